@@ -14,12 +14,8 @@ import (
 
 // CheckVolumes implements [storage.VolumeChecker].
 func (s *source) CheckVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "checking volumes")
-	}
-	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.ByID, c.check), nil
+	checking := object.Bulk[string]{Verb: "checking", Objects: "volumes", Key: object.ByID}
+	return object.DoEach(ctx, checking, s.begin, ids, (*call).check)
 }
 
 // check returns an error that says what happened to an attached volume, or nil if it is as it

@@ -21,12 +21,7 @@ func (s *source) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage
 
 // TagVolumes implements [storage.VolumeTagger].
 func (s *source) TagVolumes(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "tagging volumes")
-	}
-	defer c.End()
-	return c.TagAll(tags), nil
+	return object.DoEach(ctx, object.Tagging("volumes"), s.begin, tags, func(c *call, t storage.ObjectTags) error { return c.Tag(t) })
 }
 
 // forgetReleased removes the record of a released volume whose file was taken away: the volume

@@ -137,21 +137,17 @@ func (s *source) ValidateVolumeParams(p storage.VolumeParams) error {
 
 // CreateVolumes implements [storage.VolumeSource].
 func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "creating volumes")
+	creating := object.Bulk[storage.VolumeParams]{
+		Verb: "creating", Objects: "volumes",
+		Name: func(p storage.VolumeParams) string { return "volume " + p.Tag.Id() },
+		Key:  func(p storage.VolumeParams) string { return p.Tag.String() },
 	}
-	defer c.End()
-	volumes, failures := object.CollectAtOnce(ctx, params, func(p storage.VolumeParams) string { return p.Tag.String() }, c.create)
-	results := make([]storage.CreateVolumesResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "creating volume %s", p.Tag.Id())
-			continue
+	return object.Do(ctx, creating, s.begin, params, (*call).create, func(p storage.VolumeParams, info storage.VolumeInfo, err error) storage.CreateVolumesResult {
+		if err != nil {
+			return storage.CreateVolumesResult{Error: err}
 		}
-		results[i].Volume = &storage.Volume{Tag: p.Tag, VolumeInfo: volumes[i]}
-	}
-	return results, nil
+		return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: info}}
+	})
 }
 
 // ListVolumes implements [storage.VolumeSource].
@@ -180,81 +176,67 @@ func (s *source) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, erro
 
 // DescribeVolumes implements [storage.VolumeSource].
 func (s *source) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "describing volumes")
-	}
-	defer c.End()
-	infos, failures := object.Collect(ctx, ids, c.describe)
-	results := make([]storage.DescribeVolumesResult, len(ids))
-	for i, id := range ids {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "describing %s", id)
-			continue
+	describing := object.Bulk[string]{Verb: "describing", Objects: "volumes", Name: object.ByID}
+	return object.Do(ctx, describing, s.begin, ids, (*call).describe, func(_ string, info storage.VolumeInfo, err error) storage.DescribeVolumesResult {
+		if err != nil {
+			return storage.DescribeVolumesResult{Error: err}
 		}
-		results[i].VolumeInfo = &infos[i]
-	}
-	return results, nil
+		return storage.DescribeVolumesResult{VolumeInfo: &info}
+	})
 }
 
 // DestroyVolumes implements [storage.VolumeSource].
 func (s *source) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "destroying volumes")
-	}
-	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
-		return errors.Annotatef(c.destroy(id), "destroying %s", id)
-	}), nil
+	destroying := object.Bulk[string]{Verb: "destroying", Objects: "volumes", Name: object.ByID, Key: object.ByID}
+	return object.DoEach(ctx, destroying, s.begin, ids, (*call).destroy)
 }
 
 // ReleaseVolumes implements [storage.VolumeSource]. It keeps the volumes' files, and their
 // records, which say that the volumes were released.
 func (s *source) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "releasing volumes")
+	releasing := object.Bulk[string]{Verb: "releasing", Objects: "volumes", Name: object.ByID, Key: object.ByID}
+	return object.DoEach(ctx, releasing, s.begin, ids, (*call).release)
+}
+
+// onAttachments describes a bulk call on attachments. Changing a device makes the kernel wait
+// until all CPUs have passed through a quiescent state, and removing its number takes 40 ms.
+func onAttachments(verb string) object.Bulk[storage.VolumeAttachmentParams] {
+	return object.Bulk[storage.VolumeAttachmentParams]{
+		Verb: verb, Objects: "volumes",
+		Name:   func(p storage.VolumeAttachmentParams) string { return "volume " + p.Volume.Id() },
+		Key:    func(p storage.VolumeAttachmentParams) string { return p.VolumeId },
+		AtOnce: object.MaxWaiting,
 	}
-	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
-		return errors.Annotatef(c.release(id), "releasing %s", id)
-	}), nil
 }
 
 // AttachVolumes implements [storage.VolumeSource].
 func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "attaching volumes")
-	}
-	defer c.End()
-	// Changing a device makes the kernel wait until all CPUs have passed through a quiescent
-	// state.
-	devices, failures := object.CollectUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
-		return c.attach(p.VolumeId, p.ReadOnly)
-	})
-	results := make([]storage.AttachVolumesResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "attaching volume %s", p.Volume.Id())
-			continue
-		}
-		d := devices[i]
-		results[i].VolumeAttachment = &storage.VolumeAttachment{
-			Volume:  p.Volume,
-			Machine: p.Machine,
-			VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
-				DeviceName: d.Name(),
-				BusAddress: storage.LoopBusAddress(d.File.Dev, d.File.Ino),
-				ReadOnly:   d.ReadOnly,
-			},
-		}
-	}
-	return results, nil
+	return object.Do(ctx, onAttachments("attaching"), s.begin, params,
+		func(c *call, p storage.VolumeAttachmentParams) (loopdev.Device, error) {
+			return c.attach(p.VolumeId, p.ReadOnly)
+		},
+		func(p storage.VolumeAttachmentParams, d loopdev.Device, err error) storage.AttachVolumesResult {
+			if err != nil {
+				return storage.AttachVolumesResult{Error: err}
+			}
+			return storage.AttachVolumesResult{VolumeAttachment: &storage.VolumeAttachment{
+				Volume:  p.Volume,
+				Machine: p.Machine,
+				VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
+					DeviceName: d.Name(),
+					BusAddress: storage.LoopBusAddress(d.File.Dev, d.File.Ino),
+					ReadOnly:   d.ReadOnly,
+				},
+			}}
+		})
 }
 
-func attachedVolume(p storage.VolumeAttachmentParams) string { return p.VolumeId }
+// DetachVolumes implements [storage.VolumeSource].
+func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
+	return object.DoEach(ctx, onAttachments("detaching"), s.begin, params, func(c *call, p storage.VolumeAttachmentParams) error {
+		return c.detach(p.VolumeId)
+	})
+}
 
 // VolumeRemark implements [storage.VolumeRemarker].
 func (s *source) VolumeRemark(id string) string {
@@ -263,40 +245,23 @@ func (s *source) VolumeRemark(id string) string {
 
 // ResizeVolumes implements [storage.VolumeResizer].
 func (s *source) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "resizing volumes")
+	resizing := object.Bulk[storage.VolumeResizeParams]{
+		Verb: "resizing", Objects: "volumes",
+		Name: func(p storage.VolumeResizeParams) string { return "volume " + p.Tag.Id() },
+		Key:  func(p storage.VolumeResizeParams) string { return p.VolumeId },
 	}
-	defer c.End()
-	infos, failures := object.CollectAtOnce(ctx, params, resizedVolume, func(p storage.VolumeResizeParams) (storage.VolumeInfo, error) {
-		size, err := object.SizeInBytes(p.Size)
-		if err != nil {
-			return storage.VolumeInfo{}, errors.Trace(err)
-		}
-		return c.resize(p.VolumeId, size)
-	})
-	results := make([]storage.ResizeVolumesResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "resizing volume %s", p.Tag.Id())
-			continue
-		}
-		results[i].VolumeInfo = &infos[i]
-	}
-	return results, nil
-}
-
-func resizedVolume(p storage.VolumeResizeParams) string { return p.VolumeId }
-
-// DetachVolumes implements [storage.VolumeSource].
-func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "detaching volumes")
-	}
-	defer c.End()
-	// The kernel takes 40 ms to remove a device's number, and only waits in that time.
-	return object.EachUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
-		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
-	}), nil
+	return object.Do(ctx, resizing, s.begin, params,
+		func(c *call, p storage.VolumeResizeParams) (storage.VolumeInfo, error) {
+			size, err := object.SizeInBytes(p.Size)
+			if err != nil {
+				return storage.VolumeInfo{}, errors.Trace(err)
+			}
+			return c.resize(p.VolumeId, size)
+		},
+		func(_ storage.VolumeResizeParams, info storage.VolumeInfo, err error) storage.ResizeVolumesResult {
+			if err != nil {
+				return storage.ResizeVolumesResult{Error: err}
+			}
+			return storage.ResizeVolumesResult{VolumeInfo: &info}
+		})
 }

@@ -14,12 +14,7 @@ import (
 
 // CheckFilesystems implements [storage.FilesystemChecker].
 func (s *source) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "checking filesystems")
-	}
-	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.ByID, c.check), nil
+	return object.DoEach(ctx, object.CheckingFilesystems, s.begin, ids, (*call).check)
 }
 
 // check returns an error that says what happened to an attached filesystem, or nil if it is as

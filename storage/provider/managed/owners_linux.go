@@ -22,12 +22,7 @@ func (s *source) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]sto
 
 // TagFilesystems implements [storage.FilesystemTagger].
 func (s *source) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "tagging filesystems")
-	}
-	defer c.End()
-	return c.TagAll(tags), nil
+	return object.DoEach(ctx, object.Tagging("filesystems"), s.begin, tags, func(c *call, t storage.ObjectTags) error { return c.Tag(t) })
 }
 
 // owned describes a filesystem in any phase. It does not look at the device.

@@ -16,21 +16,7 @@ import (
 // ResizeFilesystems implements [storage.FilesystemResizer]. It grows a filesystem to the size
 // of its device, through the mount, while the filesystem is in use.
 func (s *source) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "resizing filesystems")
-	}
-	defer c.End()
-	infos, failures := object.CollectAtOnce(ctx, params, func(p storage.FilesystemResizeParams) string { return p.FilesystemId }, c.resize)
-	results := make([]storage.ResizeFilesystemsResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "resizing filesystem %s", p.Tag.Id())
-			continue
-		}
-		results[i].FilesystemInfo = &infos[i]
-	}
-	return results, nil
+	return object.Do(ctx, object.ResizingFilesystems, s.begin, params, (*call).resize, object.ResizedFilesystem)
 }
 
 func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo, error) {

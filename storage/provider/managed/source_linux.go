@@ -191,13 +191,9 @@ func (s *source) ValidateFilesystemParams(p storage.FilesystemParams) error {
 
 // CreateFilesystems implements [storage.FilesystemSource].
 func (s *source) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "creating filesystems")
-	}
-	defer c.End()
-	infos, failures := object.CollectAtOnce(ctx, params, func(p storage.FilesystemParams) string { return p.Volume.String() }, c.create)
-	return object.MadeResults(params, infos, failures), nil
+	creating := object.CreatingFilesystems
+	creating.Key = func(p storage.FilesystemParams) string { return p.Volume.String() }
+	return object.Do(ctx, creating, s.begin, params, (*call).create, object.CreatedFilesystem)
 }
 
 // AttachFilesystems implements [storage.FilesystemSource].
@@ -219,38 +215,30 @@ func (s *source) AttachFilesystems(ctx envcontext.ProviderCallContext, params []
 
 // DetachFilesystems implements [storage.FilesystemSource].
 func (s *source) DetachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "detaching filesystems")
+	detaching := object.Bulk[storage.FilesystemAttachmentParams]{
+		Verb: "detaching", Objects: "filesystems",
+		Name: func(p storage.FilesystemAttachmentParams) string { return "filesystem " + p.Filesystem.Id() },
+		Key:  object.AttachedFilesystem,
 	}
-	defer c.End()
-	return object.EachAtOnce(ctx, params, object.AttachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
-		err := c.withExisting(p.FilesystemId, (*filesystem).detach)
-		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
-	}), nil
+	return object.DoEach(ctx, detaching, s.begin, params, func(c *call, p storage.FilesystemAttachmentParams) error {
+		return c.withExisting(p.FilesystemId, (*filesystem).detach)
+	})
 }
 
 // DestroyFilesystems implements [storage.FilesystemSource]. It removes the filesystems'
 // records; the data stay on the volumes and are destroyed with them.
 func (s *source) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.removeRecords(ctx, "destroying", ids)
+	return object.DoEach(ctx, object.DestroyingFilesystems, s.begin, ids, (*call).removeRecord)
 }
 
 // ReleaseFilesystems implements [storage.FilesystemSource]. It does the same as
 // DestroyFilesystems: a filesystem's data belong to its volume.
 func (s *source) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.removeRecords(ctx, "releasing", ids)
+	return object.DoEach(ctx, object.ReleasingFilesystems, s.begin, ids, (*call).removeRecord)
 }
 
-func (s *source) removeRecords(ctx context.Context, doing string, ids []string) ([]error, error) {
-	c, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Annotatef(err, "%s filesystems", doing)
-	}
-	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
-		return errors.Annotatef(c.withExisting(id, (*filesystem).removeRecord), "%s %s", doing, id)
-	}), nil
+func (c *call) removeRecord(id string) error {
+	return c.withExisting(id, (*filesystem).removeRecord)
 }
 
 // withExisting calls do with a filesystem. It succeeds if the filesystem does not exist.

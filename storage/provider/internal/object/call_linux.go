@@ -3,7 +3,6 @@ package object
 import (
 	"context"
 	"path/filepath"
-	"sync"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -132,82 +131,6 @@ func (c *Call) End() {
 		c.unlock()
 	}
 }
-
-// Collect runs do for the items of a bulk call, one after another. The results and errors have
-// the length and order of the items. Items that have not begun when ctx ends get its error.
-func Collect[T, R any](ctx context.Context, items []T, do func(T) (R, error)) ([]R, []error) {
-	results, failures := make([]R, len(items)), make([]error, len(items))
-	for i, item := range items {
-		if failures[i] = ctx.Err(); failures[i] == nil {
-			results[i], failures[i] = do(item)
-		}
-	}
-	return results, failures
-}
-
-func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
-	return func(item T) (struct{}, error) { return struct{}{}, do(item) }
-}
-
-// MaxAtOnce limits how many objects a bulk call works on at once. That work takes little CPU
-// time: it waits for the disk to write, and for the kernel to quiesce a device.
-const MaxAtOnce = 16
-
-// MaxWaiting replaces MaxAtOnce for work that mostly waits for the kernel.
-const MaxWaiting = 4 * MaxAtOnce
-
-// CollectAtOnce is Collect with several objects at once. Items for which key returns the same
-// object run one after another.
-func CollectAtOnce[T, R any](ctx context.Context, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
-	return CollectUpTo(ctx, MaxAtOnce, items, key, do)
-}
-
-// CollectUpTo is CollectAtOnce with a limit on how many objects are worked on at once.
-func CollectUpTo[T, R any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
-	results, failures := make([]R, len(items)), make([]error, len(items))
-	byKey := make(map[string][]int)
-	var keys []string
-	for i, item := range items {
-		k := key(item)
-		if byKey[k] == nil {
-			keys = append(keys, k)
-		}
-		byKey[k] = append(byKey[k], i)
-	}
-	next := make(chan string)
-	var workers sync.WaitGroup
-	for range min(bound, len(keys)) {
-		workers.Go(func() {
-			for k := range next {
-				for _, i := range byKey[k] {
-					if failures[i] = ctx.Err(); failures[i] == nil {
-						results[i], failures[i] = do(items[i])
-					}
-				}
-			}
-		})
-	}
-	for _, k := range keys {
-		next <- k
-	}
-	close(next)
-	workers.Wait()
-	return results, failures
-}
-
-// EachAtOnce is CollectAtOnce for items that have no result but an error.
-func EachAtOnce[T any](ctx context.Context, items []T, key func(T) string, do func(T) error) []error {
-	return EachUpTo(ctx, MaxAtOnce, items, key, do)
-}
-
-// EachUpTo is EachAtOnce with a limit on how many objects are worked on at once.
-func EachUpTo[T any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) error) []error {
-	_, failures := CollectUpTo(ctx, bound, items, key, onlyError(do))
-	return failures
-}
-
-// ByID is the key of items that are IDs.
-func ByID(id string) string { return id }
 
 func (c *Call) NoSpace(size, available uint64) error {
 	return errors.Annotatef(unix.ENOSPC, "%d MiB needed, %d MiB available in %s", size>>20, available>>20, c.Files.Path())

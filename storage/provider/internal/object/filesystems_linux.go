@@ -61,70 +61,66 @@ func (s *FilesystemSource) ValidateFilesystemParams(p storage.FilesystemParams) 
 	return errors.Annotatef(err, "filesystem %s", p.Tag.Id())
 }
 
+// The bulk calls that sources of filesystems have in common.
+var (
+	CreatingFilesystems = Bulk[storage.FilesystemParams]{
+		Verb: "creating", Objects: "filesystems",
+		Name: func(p storage.FilesystemParams) string { return "filesystem " + p.Tag.Id() },
+	}
+	ResizingFilesystems = Bulk[storage.FilesystemResizeParams]{
+		Verb: "resizing", Objects: "filesystems",
+		Name: func(p storage.FilesystemResizeParams) string { return "filesystem " + p.Tag.Id() },
+		Key:  func(p storage.FilesystemResizeParams) string { return p.FilesystemId },
+	}
+	DestroyingFilesystems = Bulk[string]{Verb: "destroying", Objects: "filesystems", Name: ByID, Key: ByID}
+	ReleasingFilesystems  = Bulk[string]{Verb: "releasing", Objects: "filesystems", Name: ByID, Key: ByID}
+	CheckingFilesystems   = Bulk[string]{Verb: "checking", Objects: "filesystems", Key: ByID}
+)
+
 // CreateFilesystems implements [storage.FilesystemSource].
 func (s *FilesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
-	c, err := s.Begin(ctx)
+	return Do(ctx, CreatingFilesystems, s.Begin, params, s.create, CreatedFilesystem)
+}
+
+func (s *FilesystemSource) create(c *MountCall, p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	size, err := SizeInBytes(p.Size)
 	if err != nil {
-		return nil, errors.Annotate(err, "creating filesystems")
+		return none, errors.Trace(err)
 	}
-	defer c.End()
-	infos, failures := Collect(ctx, params, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
-		none := storage.FilesystemInfo{}
-		size, err := SizeInBytes(p.Size)
-		if err != nil {
-			return none, errors.Trace(err)
-		}
-		id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
-		if err != nil {
-			return none, errors.Trace(err)
-		}
-		info := storage.FilesystemInfo{FilesystemId: id, Size: p.Size}
-		creation := c.BeginCreation(id)
-		if err := s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags}); err != nil {
-			return none, creation.Failed(err, func() error { return s.ifExists(c, id, Filesystem.Destroy) })
-		}
-		return info, nil
-	})
-	return MadeResults(params, infos, failures), nil
+	id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	creation := c.BeginCreation(id)
+	if err := s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags}); err != nil {
+		return none, creation.Failed(err, func() error { return s.ifExists(c, id, Filesystem.Destroy) })
+	}
+	return storage.FilesystemInfo{FilesystemId: id, Size: p.Size}, nil
 }
 
 func AttachedFilesystem(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }
 
-// MadeResults returns the results of a bulk call that creates filesystems.
-func MadeResults(params []storage.FilesystemParams, infos []storage.FilesystemInfo, failures []error) []storage.CreateFilesystemsResult {
-	results := make([]storage.CreateFilesystemsResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "creating filesystem %s", p.Tag.Id())
-			continue
-		}
-		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: infos[i]}
+// CreatedFilesystem returns the result of creating a filesystem.
+func CreatedFilesystem(p storage.FilesystemParams, info storage.FilesystemInfo, err error) storage.CreateFilesystemsResult {
+	if err != nil {
+		return storage.CreateFilesystemsResult{Error: err}
 	}
-	return results
+	return storage.CreateFilesystemsResult{Filesystem: &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: info}}
 }
 
 // DestroyFilesystems implements [storage.FilesystemSource].
 func (s *FilesystemSource) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.Begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "destroying filesystems")
-	}
-	defer c.End()
-	return EachAtOnce(ctx, ids, ByID, func(id string) error {
-		return errors.Annotatef(s.ifExists(c, id, Filesystem.Destroy), "destroying %s", id)
-	}), nil
+	return DoEach(ctx, DestroyingFilesystems, s.Begin, ids, func(c *MountCall, id string) error {
+		return s.ifExists(c, id, Filesystem.Destroy)
+	})
 }
 
 // ReleaseFilesystems implements [storage.FilesystemSource].
 func (s *FilesystemSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.Begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "releasing filesystems")
-	}
-	defer c.End()
-	return EachAtOnce(ctx, ids, ByID, func(id string) error {
-		return errors.Annotatef(s.ifExists(c, id, Filesystem.Release), "releasing %s", id)
-	}), nil
+	return DoEach(ctx, ReleasingFilesystems, s.Begin, ids, func(c *MountCall, id string) error {
+		return s.ifExists(c, id, Filesystem.Release)
+	})
 }
 
 // AttachFilesystems implements [storage.FilesystemSource].
@@ -188,51 +184,43 @@ func (s *FilesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 
 // ResizeFilesystems implements [storage.FilesystemResizer].
 func (s *FilesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
-	c, err := s.Begin(ctx)
+	return Do(ctx, ResizingFilesystems, s.Begin, params, s.resize, ResizedFilesystem)
+}
+
+func (s *FilesystemSource) resize(c *MountCall, p storage.FilesystemResizeParams) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	size, err := SizeInBytes(p.Size)
 	if err != nil {
-		return nil, errors.Annotate(err, "resizing filesystems")
+		return none, errors.Trace(err)
 	}
-	defer c.End()
-	sizes, failures := Collect(ctx, params, func(p storage.FilesystemResizeParams) (uint64, error) {
-		size, err := SizeInBytes(p.Size)
-		if err != nil {
-			return 0, errors.Trace(err)
-		}
-		f, err := s.mustLoad(c, p.FilesystemId)
-		if err != nil {
-			return 0, errors.Trace(err)
-		}
-		if size, err = f.Resize(size); err != nil {
-			return 0, errors.Trace(err)
-		}
-		s.remarks.Set(p.FilesystemId, f.Remark())
-		return size, nil
-	})
-	results := make([]storage.ResizeFilesystemsResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "resizing filesystem %s", p.Tag.Id())
-			continue
-		}
-		results[i].FilesystemInfo = &storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: sizes[i] >> 20}
+	f, err := s.mustLoad(c, p.FilesystemId)
+	if err != nil {
+		return none, errors.Trace(err)
 	}
-	return results, nil
+	if size, err = f.Resize(size); err != nil {
+		return none, errors.Trace(err)
+	}
+	s.remarks.Set(p.FilesystemId, f.Remark())
+	return storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: size >> 20}, nil
+}
+
+// ResizedFilesystem returns the result of resizing a filesystem.
+func ResizedFilesystem(_ storage.FilesystemResizeParams, info storage.FilesystemInfo, err error) storage.ResizeFilesystemsResult {
+	if err != nil {
+		return storage.ResizeFilesystemsResult{Error: err}
+	}
+	return storage.ResizeFilesystemsResult{FilesystemInfo: &info}
 }
 
 // CheckFilesystems implements [storage.FilesystemChecker].
 func (s *FilesystemSource) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	c, err := s.Begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "checking filesystems")
-	}
-	defer c.End()
-	return EachAtOnce(ctx, ids, ByID, func(id string) error {
+	return DoEach(ctx, CheckingFilesystems, s.Begin, ids, func(c *MountCall, id string) error {
 		f, err := s.mustLoad(c, id)
 		if err != nil {
 			return errors.Trace(err)
 		}
 		return errors.Trace(c.CheckAttached(f, f.Unmounted))
-	}), nil
+	})
 }
 
 // ListFilesystemOwners implements [storage.FilesystemOwnerLister].
@@ -248,12 +236,7 @@ func (s *FilesystemSource) ListFilesystemOwners(ctx envcontext.ProviderCallConte
 
 // TagFilesystems implements [storage.FilesystemTagger].
 func (s *FilesystemSource) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
-	c, err := s.Begin(ctx)
-	if err != nil {
-		return nil, errors.Annotate(err, "tagging filesystems")
-	}
-	defer c.End()
-	return c.TagAll(tags), nil
+	return DoEach(ctx, Tagging("filesystems"), s.Begin, tags, func(c *MountCall, t storage.ObjectTags) error { return c.Tag(t) })
 }
 
 // FilesystemRemark implements [storage.FilesystemRemarker].

@@ -217,14 +217,14 @@ func (c *Call) ListOwned(describe func(id string) (storage.OwnedObject, error)) 
 	return all, nil
 }
 
-// TagAll replaces the resource tags of objects and changes nothing else in their records.
-func (c *Call) TagAll(all []storage.ObjectTags) []error {
-	return EachAtOnce(c, all, func(t storage.ObjectTags) string { return t.ID }, func(t storage.ObjectTags) error {
-		return errors.Annotatef(c.tag(t), "tagging %s", t.ID)
-	})
+// Tagging describes the bulk call that replaces resource tags.
+func Tagging(objects string) Bulk[storage.ObjectTags] {
+	id := func(t storage.ObjectTags) string { return t.ID }
+	return Bulk[storage.ObjectTags]{Verb: "tagging", Objects: objects, Name: id, Key: id}
 }
 
-func (c *Call) tag(t storage.ObjectTags) error {
+// Tag replaces the resource tags of an object and changes nothing else in its record.
+func (c *Call) Tag(t storage.ObjectTags) error {
 	if _, err := NewID(t.ID, storage.OwnerOf(t.ResourceTags)); err != nil {
 		return errors.Trace(err)
 	}

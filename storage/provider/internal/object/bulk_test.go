@@ -75,3 +75,38 @@ func TestCollectAtOnceStopsWhenCancelled(t *testing.T) {
 		t.Errorf("%d begun, %d cancelled of %d items", len(begun), notBegun, len(items))
 	}
 }
+
+// ender is a begun call that records its end.
+type ender struct{ ended *bool }
+
+func (e ender) End() { *e.ended = true }
+
+func TestDo(t *testing.T) {
+	doubling := Bulk[int]{
+		Verb: "doubling", Objects: "numbers",
+		Name: func(n int) string { return fmt.Sprintf("number %d", n) },
+		Key:  func(n int) string { return fmt.Sprint(n) },
+	}
+	ended := false
+	begin := func(context.Context) (ender, error) { return ender{&ended}, nil }
+	double := func(_ ender, n int) (int, error) {
+		if ended {
+			t.Errorf("%d is carried out after the end of the call", n)
+		}
+		if n < 0 {
+			return 0, errors.New("it is negative")
+		}
+		return 2 * n, nil
+	}
+	show := func(n, doubled int, err error) string { return fmt.Sprintf("%d: %d, %v", n, doubled, err) }
+	got, err := Do(t.Context(), doubling, begin, []int{3, -1, 2}, double, show)
+	want := []string{"3: 6, <nil>", "-1: 0, doubling number -1: it is negative", "2: 4, <nil>"}
+	if err != nil || !slices.Equal(got, want) || !ended {
+		t.Errorf("got %q, %v, ended %t, want %q", got, err, ended, want)
+	}
+
+	begin = func(context.Context) (ender, error) { return ender{}, errors.New("the disk is gone") }
+	if got, err := Do(t.Context(), doubling, begin, []int{3}, double, show); err == nil || err.Error() != "doubling numbers: the disk is gone" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

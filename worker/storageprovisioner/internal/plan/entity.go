@@ -77,8 +77,8 @@ type entity struct {
 	// lastStatus is the status that was last reported for a volume or filesystem.
 	lastStatus lastStatus
 
-	// observed is false for an entity that is known only because another entity refers to it.
-	observed bool
+	// known says what is known of the entity from the state.
+	known knowledge
 	// recorded says that the state has the entity's info: the entity is provisioned.
 	recorded bool
 	// onMachine says that the host of an attachment is a machine.
@@ -88,10 +88,8 @@ type entity struct {
 	backingKnown bool
 	// release says that removing the entity means to release, not to destroy it.
 	release bool
-	// pendingRead says what must be read of the entity; stale says that it must be read before
-	// anything else is done about it.
+	// pendingRead says what must be read of the entity.
 	pendingRead pendingRead
-	stale       bool
 	// flags say whether this worker has attached the entity, and the results of checks.
 	flags attachFlags
 	// held says that the entity's dependencies must stay, because the entity is attached, may
@@ -118,6 +116,18 @@ type entity struct {
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }
+
+// knowledge says what is known of an entity from the state.
+type knowledge uint8
+
+const (
+	// neverRead: only another entity that refers to it says that it exists.
+	neverRead knowledge = iota
+	// fresh: its last fact holds.
+	fresh
+	// stale: it must be read before anything else is done about it.
+	stale
+)
 
 // leftover says what failed attempts to make an entity may have left.
 type leftover uint8

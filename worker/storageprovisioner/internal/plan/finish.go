@@ -434,7 +434,7 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 		e.size = r.Size
 	}
 	e.flags.set(attachedHere, e.op == Attach && !(e.attachedWithoutUUID && e.heldBacking != nil && e.heldBacking.hasUUID))
-	if e.observed && e.life != Alive {
+	if e.known != neverRead && e.life != Alive {
 		// How to remove the entity could not be read before the entity was recorded. Or the
 		// state had removed the entity before, and has it again.
 		c.requireRead(e)
@@ -453,7 +453,7 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 
 // requireRead marks an entity to be read before anything else is done about it.
 func (c *Core) requireRead(e *entity) {
-	e.stale = true
+	e.known = stale
 	c.requestRead(e)
 }
 

@@ -120,7 +120,7 @@ func (c *Core) Observe(f Fact) {
 		c.options.Timetable.Remove(f.Key)
 	}
 	e := c.findSubject(f.Subject)
-	if f.Key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || !e.observed || e.life == Alive) {
+	if f.Key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || e.known == neverRead || e.life == Alive) {
 		c.noteUnwantedAttachment(f.Key.Storage())
 	}
 	if f.Life == Gone {
@@ -161,7 +161,7 @@ func (c *Core) Observe(f Fact) {
 // attach it.
 func (c *Core) noteUnwantedAttachment(volume Key) {
 	v := c.find(volume)
-	if v != nil && v.observed && !v.recorded && v.life == Alive {
+	if v != nil && v.known != neverRead && !v.recorded && v.life == Alive {
 		c.requireRead(v)
 		c.settle(v)
 	}
@@ -191,8 +191,7 @@ func (c *Core) readFailed(key Key, err error) {
 // learn updates an entity from a fact. The source of an entity does not change and is not read
 // for every decision: what the fact lacks stays as it was.
 func (c *Core) learn(e *entity, f Fact) {
-	e.observed = true
-	e.stale = false
+	e.known = fresh
 	e.life = f.Life
 	e.recorded = f.Recorded
 	if f.Attempted && !f.Recorded && !e.attemptEnded && !e.underway() {
@@ -246,7 +245,10 @@ func (c *Core) observeGone(e *entity) {
 // removeOrphan destroys or detaches what was made for an entity that the state no longer has.
 // The state may have the entity again when that is done, so the entity is read then.
 func (c *Core) removeOrphan(e *entity) {
-	e.orphan, e.stale = true, false
+	e.orphan = true
+	if e.known == stale {
+		e.known = fresh
+	}
 	e.recorded = true
 	e.release = false
 	e.life = Dead
@@ -262,7 +264,7 @@ func (c *Core) forget(e *entity) {
 	delete(c.ownership, e)
 	e.clear()
 	c.wake(e)
-	if s := e.storage; !s.observed && d != nil && d.watched {
+	if s := e.storage; s.known == neverRead && d != nil && d.watched {
 		// Entities that still wait for the device of the deleted filesystem request the device
 		// again.
 		c.unwatchDevice(d)

@@ -55,7 +55,7 @@ func (c *Core) Report(limit int) Report {
 		first = first[:min(len(first), limit)]
 	}
 	for _, e := range c.all {
-		if e.observed {
+		if e.known != neverRead {
 			r.Entities[e.kind.String()]++
 			if class := c.class(e); class != Ours && e.kind != Plan {
 				r.LeftAlone[class][c.source(e).source]++
@@ -131,7 +131,7 @@ func (e *entity) waitsFor() string {
 		return "its attachment"
 	case e.op == Resize, e.op == Detach && isStorage && s.op == Resize:
 		return need.String() + " to grow"
-	case e.op == Detach && isStorage && !s.observed:
+	case e.op == Detach && isStorage && s.known == neverRead:
 		return need.String() + " to be read from the state"
 	case need.Kind == Machine:
 		return need.String() + " to be provisioned"

@@ -121,7 +121,7 @@ func (c *Core) Resync() {
 		}
 	}
 	for _, e := range c.all {
-		if e.observed {
+		if e.known != neverRead {
 			c.requestRead(e)
 		}
 	}

@@ -11,7 +11,7 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 	switch {
 	case e.unresolved:
 		return e.op, nil
-	case e.life == Gone, e.stale:
+	case e.life == Gone, e.known == stale:
 		return None, nil
 	case e.kind.Attachment():
 		return c.decideAttachment(e)
@@ -71,7 +71,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 // the filesystem is under way, and refuses such an attempt while the volume is being detached.
 func (c *Core) wantedHere(e *entity) bool {
 	a := e.attachments.find(FilesystemAttachment, c.options.Host)
-	return a != nil && a.observed && a.life == Alive
+	return a != nil && a.known != neverRead && a.life == Alive
 }
 
 // backingNeed returns what must happen before a filesystem can be made or mounted on the
@@ -138,11 +138,11 @@ func (c *Core) detachNeed(e *entity) awaited {
 
 func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	s := e.storage
-	if e.kind == FilesystemAttachment && !e.orphan && !e.backingKnown && !s.observed {
+	if e.kind == FilesystemAttachment && !e.orphan && !e.backingKnown && s.known == neverRead {
 		// Whether the filesystem is managed decides which worker it belongs to.
 		return Attach, s
 	}
-	if s.op == Create && s.underway() || s.mayHaveLeftover() && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
+	if s.op == Create && s.underway() || s.mayHaveLeftover() && !s.recorded && s.backing == nil && (s.op == Create || s.known == stale) {
 		// The creation may attach the storage as well, or may have attached it.
 		return Attach, s
 	}
@@ -152,7 +152,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		return None, nil
 	case e.life != Alive && (!e.recorded && !e.mayHaveLeftover() || class == Static):
 		return Remove, nil
-	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
+	case e.life != Alive && e.id == "" && s.known == neverRead && !e.orphan:
 		// A former worker may have attached the storage under its ID, which is not known yet.
 		return Detach, s
 	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.mayHaveLeftover():

@@ -49,7 +49,7 @@ func (c *Core) entity(key Key) *entity {
 // destroy or detach what was made, forget resets the record to that of an entity never
 // observed, and dropUnused deletes the record itself. No other function removes records.
 func (c *Core) dropUnused(e *entity) {
-	if e.observed || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
+	if e.known != neverRead || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
 		return
 	}
 	if !c.has(e) {

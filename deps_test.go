@@ -20,24 +20,25 @@ import (
 
 const module = "github.com/stowage-io/stowage"
 
-// A rule forbids imports. Patterns are import paths; "x/..." stands for x and all
-// below it, and a leading "." for this module. Only production code counts: what
-// tests import is theirs.
+// rule forbids imports. Patterns are import paths: "x/..." matches x and every package under it,
+// and a leading "." stands for this module. Rules apply to production code only; tests may
+// import any package.
 type rule struct {
-	packages []string // the packages that the rule is for …
+	packages []string // the packages to which the rule applies …
 	but      []string // … except these
-	never    []string // what they do not import …
+	never    []string // the packages that they must not import …
 	unless   []string // … except these
 
-	// direct rules look at what a package itself imports. Others follow the
-	// imports of its imports, but none of notThrough.
+	// direct limits the rule to a package's own imports. Other rules also follow indirect
+	// imports, except through the packages in notThrough.
 	direct     bool
 	notThrough []string
 
 	reason string
 }
 
-// agentOnly is what the agent may use and the library leaves to its embedders.
+// agentOnly lists packages that only the agent may use: the library leaves that choice to its
+// embedders.
 var agentOnly = []string{
 	"github.com/spf13/...",
 	"go.yaml.in/yaml/...", "gopkg.in/yaml.v2/...", "gopkg.in/yaml.v3/...",
@@ -48,18 +49,18 @@ var agentOnly = []string{
 var rules = []rule{{
 	packages: []string{"./core/..."},
 	never:    []string{"./..."},
-	reason:   "small values that everything uses can depend on nothing",
+	reason:   "every package may use these small value types, so they depend on none",
 }, {
 	packages: []string{"./apiserver/params"},
 	never:    []string{"./..."},
 	unless:   []string{"./core/...", "./storage"},
 	direct:   true,
-	reason:   "the wire is plain data; storage lends it BlockDevice and DeviceType, and nothing else is needed",
+	reason:   "the wire format is plain data; besides core, it needs only BlockDevice and DeviceType of storage",
 }, {
 	packages: []string{"./watcher"},
 	never:    []string{"./storage", "./storage/..."},
 	direct:   true,
-	reason:   "watchers tell ids, not storage; the id type comes from the wire",
+	reason:   "watchers report IDs, not storage; the ID type comes from the wire format",
 }, {
 	packages: []string{"./watcher"},
 	never:    []string{"./worker/..."},
@@ -70,52 +71,52 @@ var rules = []rule{{
 	never:    []string{"./storage", "./storage/...", "./worker/..."},
 	unless:   []string{"./worker"},
 	direct:   true,
-	reason:   "that mounts change is told, not whose they are",
+	reason:   "it reports that mounts change, not which storage they belong to",
 }, {
 	packages: []string{"./environs/config"},
 	never:    []string{"./storage/provider/...", "./worker/..."},
-	reason:   "settings are read by providers and workers, which they know nothing of",
+	reason:   "providers and workers read settings; settings do not depend on their readers",
 }, {
 	packages: []string{"./environs/envcontext", "./worker"},
 	never:    []string{"./..."},
-	reason:   "one interface that everything uses can depend on nothing",
+	reason:   "every package may use this one interface, so it depends on none",
 }, {
 	packages: []string{"./storage"},
 	never:    []string{"./storage/provider/...", "./worker/...", "./watcher"},
-	reason:   "the vocabulary is shared by providers and workers, which know it and not each other",
+	reason:   "providers and workers share this vocabulary, and do not depend on each other",
 }, {
 	packages: []string{"./storage/poolmanager/...", "./storage/plans/..."},
 	never:    []string{"./worker/..."},
 	unless:   []string{"./worker"},
-	reason:   "workers use them, not the reverse",
+	reason:   "workers use these packages, not the reverse",
 }, {
 	packages: []string{"./storage/provider/..."},
 	never:    []string{"./worker/...", "./watcher", "./state/..."},
-	reason:   "a provider does what it is told: it serves other callers than the worker and remembers by itself",
+	reason:   "a provider serves callers other than the worker, and keeps its own records",
 }, {
 	packages: []string{"./storage/provider/internal/...", "./storage/internal/..."},
 	but: []string{
 		"./storage/provider/internal/bench",                                            // a command
-		"./storage/provider/internal/object", "./storage/provider/internal/sourcetest", // what sources have in common
+		"./storage/provider/internal/object", "./storage/provider/internal/sourcetest", // shared by the sources
 	},
 	never:  []string{"./storage"},
-	reason: "the Linux bricks know devices, mounts and files, not what they are used for",
+	reason: "these Linux packages handle devices, mounts and files, and do not know their purpose",
 }, {
 	packages: []string{"./worker/storageprovisioner/..."},
 	never:    []string{"./storage/provider/..."},
 	unless:   []string{"./storage/provider"},
 	direct:   true,
-	reason:   "the worker treats all providers alike; its defaults come from the provider package's front door",
+	reason:   "the worker treats all providers alike; it gets its defaults from the top-level provider package",
 }, {
 	packages: []string{"./worker/storageprovisioner/..."},
 	never:    []string{"./state/...", "./cmd/..."},
-	reason:   "embedders bring their own state and their own command",
+	reason:   "embedders supply their own state and their own command",
 }, {
 	packages: []string{"./worker/storageprovisioner/internal/schedule"},
 	never:    []string{"./...", "github.com/...", "golang.org/...", "gopkg.in/...", "go.etcd.io/...", "go.yaml.in/..."},
 	unless:   []string{"github.com/juju/clock"},
 	direct:   true,
-	reason:   "what is due when is a matter of time alone",
+	reason:   "a schedule depends only on time",
 }, {
 	packages: []string{"./worker/storageprovisioner/internal/plan"},
 	never: []string{
@@ -124,7 +125,7 @@ var rules = []rule{{
 		"github.com/juju/clock/...", "github.com/juju/loggo/...", "log/...",
 	},
 	direct: true,
-	reason: "the core is pure, so that random histories can be run through it by the million",
+	reason: "the core is pure, so that tests can run millions of random histories through it",
 }, {
 	packages: []string{"./worker/storageprovisioner/internal/plan"},
 	never:    []string{"./worker/...", "./watcher", "./storage/provider/...", "./state/..."},
@@ -134,11 +135,11 @@ var rules = []rule{{
 	packages: []string{"./worker/storageprovisioner/internal/byid"},
 	never:    []string{"./...", "github.com/...", "golang.org/...", "gopkg.in/...", "go.etcd.io/...", "go.yaml.in/..."},
 	direct:   true,
-	reason:   "how things are found by their ids is nobody else's matter",
+	reason:   "a map by ID needs no other package",
 }, {
 	packages: []string{"./worker/diskmanager/..."},
 	never:    []string{"./worker/storageprovisioner/...", "./state/..."},
-	reason:   "it publishes block devices through an accessor and does not know their readers",
+	reason:   "it publishes block devices through an accessor, and does not depend on their readers",
 }, {
 	packages: []string{"./state/..."},
 	never:    []string{"./worker/...", "./cmd/..."},
@@ -147,58 +148,58 @@ var rules = []rule{{
 }, {
 	packages: []string{"./state/kv/..."},
 	never:    []string{"./state"},
-	reason:   "the store knows keys and values; a second implementation needs no model",
+	reason:   "the store holds keys and values; another implementation must not need the model",
 }, {
 	packages: []string{"./state/statefile"},
 	never:    []string{"./state"},
-	reason:   "a state that cannot be opened can still be copied and restored; its caller reads what it is",
+	reason:   "a state file can be copied and restored even if the state in it cannot be opened; callers interpret the contents",
 }, {
 	packages: []string{"./..."},
-	but:      []string{"./testing/...", "./worker/storageprovisioner/internal/scale"}, // a benchmark is no less of a test
+	but:      []string{"./testing/...", "./worker/storageprovisioner/internal/scale"}, // a benchmark is a test, too
 	never:    []string{"./testing/..."},
 	reason:   "fakes are for tests",
 }, {
 	packages: []string{"./..."},
 	but:      []string{"./cmd/..."},
 	never:    []string{"./cmd/..."},
-	reason:   "a command is where things are put together, not a thing to build on",
+	reason:   "a command assembles packages; no package builds on a command",
 }, {
 	packages: []string{"./internal/owner"},
 	never:    []string{"./..."},
-	reason:   "whose a path is, both the library and the command ask",
+	reason:   "the library and the command both use it, so it depends on neither",
 }, {
 	packages: []string{"./internal/superblock"},
 	never:    []string{"./..."},
-	reason:   "what is on a device, both providers and workers ask",
+	reason:   "providers and workers both use it, so it depends on neither",
 }, {
 	packages: []string{"./internal/fsync"},
 	never:    []string{"./..."},
-	reason:   "providers, the state and the command sync in the same way",
+	reason:   "providers, the state and the command all use it, so it depends on none of them",
 }, {
 	packages: []string{"./internal/nocow"},
 	never:    []string{"./..."},
-	reason:   "the state's file and those of volumes are written in place in the same way",
+	reason:   "the state's store and the loop provider both use it, so it depends on neither",
 }, {
 	packages: []string{"./..."},
 	never:    []string{"./internal/syscalltest"},
-	reason:   "system calls fail at will in tests alone",
+	reason:   "only tests make system calls fail",
 }, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
 	but:      []string{"./worker/storageprovisioner/metrics"},
 	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),
-	// names brings yaml.v2 in by itself, and the contract's tags are its.
+	// names imports yaml.v2 itself, and the library's interfaces use its tags.
 	notThrough: []string{"github.com/juju/names/v5"},
-	reason:     "a program that embeds the library links no command line, store or server",
+	reason:     "a program that embeds the library must not link a command line, a store or a server",
 }}
 
-// An importGraph maps packages to what they import.
+// importGraph maps each package to its imports.
 type importGraph map[string][]string
 
-// readImports returns the production imports of all packages of the module and of
-// all that they depend on.
+// readImports returns the production imports of all packages of the module and of all their
+// dependencies.
 func readImports(t *testing.T) importGraph {
 	t.Helper()
-	// A package that does not compile is reported by its own tests.
+	// With -e, list does not fail if a package does not compile: its own tests report that.
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", "-json=ImportPath,Imports", "./...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -233,8 +234,8 @@ func matches(importPath string, patterns []string) bool {
 	})
 }
 
-// violations returns a shortest chain of imports from each package that the rule
-// is for to each that it forbids, in order.
+// violations returns, in order, a shortest chain of imports from each package to which the rule
+// applies to each package that it forbids.
 func (g importGraph) violations(r rule) []string {
 	var found []string
 	for pkg := range g {
@@ -269,7 +270,7 @@ func TestImportRules(t *testing.T) {
 	graph := readImports(t)
 	for _, r := range rules {
 		for _, chain := range graph.violations(r) {
-			t.Errorf("%s\n\t%s do not import %s: %s", chain, strings.Join(r.packages, ", "), strings.Join(r.never, ", "), r.reason)
+			t.Errorf("%s\n\t%s must not import %s: %s", chain, strings.Join(r.packages, ", "), strings.Join(r.never, ", "), r.reason)
 		}
 	}
 }
@@ -294,7 +295,7 @@ func TestImportRulesAreEnforced(t *testing.T) {
 		{"not through", rule{packages: []string{"./a"}, never: []string{"example.com/yaml/..."}, notThrough: []string{"example.com/names"}}, nil},
 		{"tree", rule{packages: []string{"./..."}, never: []string{"./cc", "./c/..."}, direct: true}, []string{module + "/b → " + module + "/c/d"}},
 		{"but", rule{packages: []string{"./..."}, but: []string{"./a"}, never: []string{"fmt"}}, nil},
-		{"name is no prefix", rule{packages: []string{"./c"}, never: []string{"net/http"}}, nil},
+		{"not a path prefix", rule{packages: []string{"./c"}, never: []string{"net/http"}}, nil},
 		{"exception", rule{packages: []string{"./b"}, never: []string{"./..."}, unless: []string{"./c/..."}, direct: true}, nil},
 	} {
 		if got := graph.violations(test.rule); !slices.Equal(got, test.want) {
@@ -303,20 +304,20 @@ func TestImportRulesAreEnforced(t *testing.T) {
 	}
 }
 
-// The worker uses the provider package for its defaults only.
+// The worker uses the provider package only for its defaults.
 func TestWorkerUsesOnlyTheProvidersFrontDoor(t *testing.T) {
 	allowed := []string{"NewManagedFilesystemSource", "CommonStorageProviders"}
 	forEachFile(t, "worker/storageprovisioner", func(fset *token.FileSet, file *ast.File) {
 		for used, pos := range selectorsOf(file, module+"/storage/provider") {
 			if !slices.Contains(allowed, used) {
-				t.Errorf("%s: the worker uses provider.%s; embedders choose their own providers, so it knows only %s",
+				t.Errorf("%s: the worker uses provider.%s; embedders choose their own providers, so it may use only %s",
 					fset.Position(pos), used, strings.Join(allowed, " and "))
 			}
 		}
 	})
 }
 
-// The core neither starts goroutines nor asks for the time: it is given facts.
+// The core neither starts goroutines nor reads the clock: its callers supply facts and the time.
 func TestCoreIsPure(t *testing.T) {
 	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	forEachFile(t, "worker/storageprovisioner/internal/plan", func(fset *token.FileSet, file *ast.File) {
@@ -331,7 +332,7 @@ func TestCoreIsPure(t *testing.T) {
 				t.Errorf("%s: the core uses time.%s", fset.Position(pos), used)
 			}
 		}
-		// An operation that was cancelled is told by these errors.
+		// These errors identify a cancelled operation.
 		for used, pos := range selectorsOf(file, "context") {
 			if used != "Canceled" && used != "DeadlineExceeded" {
 				t.Errorf("%s: the core uses context.%s", fset.Position(pos), used)
@@ -340,7 +341,7 @@ func TestCoreIsPure(t *testing.T) {
 	})
 }
 
-// forEachFile parses the production files of dir and of all below it.
+// forEachFile calls f with each production file of dir and its subdirectories, parsed.
 func forEachFile(t *testing.T, dir string, f func(*token.FileSet, *ast.File)) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -363,8 +364,8 @@ func forEachFile(t *testing.T, dir string, f func(*token.FileSet, *ast.File)) {
 	}
 }
 
-// selectorsOf returns the names that the file takes from a package that it
-// imports.
+// selectorsOf returns the names that the file uses from an imported package, each with a position
+// of its use.
 func selectorsOf(file *ast.File, importPath string) map[string]token.Pos {
 	used := make(map[string]token.Pos)
 	for _, spec := range file.Imports {

@@ -51,8 +51,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// brokenLinks returns the links of a document, at a path, that lead to no file of the
-// repository or to no heading.
+// brokenLinks returns the links of the document at a path whose target, a file of the repository
+// or a heading, does not exist.
 func brokenLinks(t *testing.T, name, text string) []string {
 	t.Helper()
 	var broken []string
@@ -93,7 +93,7 @@ func TestLinksInDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, link := range brokenLinks(t, name, string(text)) {
-			t.Errorf("%s: nothing is at %s", name, link)
+			t.Errorf("%s: the target of link %s does not exist", name, link)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	}
 }
 
-// The reference lists the statuses that there are.
+// The reference lists all statuses.
 func TestStatusesInReference(t *testing.T) {
 	page, err := os.ReadFile("docs/reference/statuses.md")
 	if err != nil {
@@ -126,11 +126,11 @@ func TestStatusesInReference(t *testing.T) {
 		want = append(want, string(s))
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("docs/reference/statuses.md has %q, want %q", got, want)
+		t.Errorf("docs/reference/statuses.md lists %q, want %q", got, want)
 	}
 }
 
-// Every document is in the index, so that a reader finds it.
+// Every document is in the index, so that readers find it.
 func TestIndexHasEveryDocument(t *testing.T) {
 	index, err := os.ReadFile("docs/README.md")
 	if err != nil {

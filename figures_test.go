@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The figures of the worker in documents are those that `make bench-scale` wrote last.
+// The worker's figures in documents are those of the last `make bench-scale`.
 func TestFiguresAreThoseMeasured(t *testing.T) {
 	file, err := os.Open("docs/explanation/performance.csv")
 	if err != nil {
@@ -25,7 +25,7 @@ func TestFiguresAreThoseMeasured(t *testing.T) {
 		column[name] = i
 	}
 	var workloads []string
-	micros := make(map[string]string) // by workload: a cell for each number of entities
+	micros := make(map[string]string) // by workload: the cells of its table row
 	bulk := make(map[string][]string) // the records of bulk, by number of entities
 	for _, record := range records[1:] {
 		workload, n := record[column["workload"]], record[column["n"]]
@@ -38,7 +38,7 @@ func TestFiguresAreThoseMeasured(t *testing.T) {
 		}
 	}
 	if len(workloads) < 7 || bulk["100000"] == nil || bulk["1000000"] == nil {
-		t.Fatalf("there are figures of the workloads %q, and of bulk with %d numbers of entities", workloads, len(bulk))
+		t.Fatalf("performance.csv has the workloads %q, and bulk for %d numbers of entities; want at least 7 workloads, and bulk for 100000 and 1000000", workloads, len(bulk))
 	}
 	for _, workload := range workloads {
 		wantText(t, "docs/explanation/performance.md", "\n| "+workload+" |"+micros[workload])
@@ -52,7 +52,7 @@ func TestFiguresAreThoseMeasured(t *testing.T) {
 	}
 }
 
-// wantText checks that a document has a text.
+// wantText checks that a document contains a text.
 func wantText(t *testing.T, name, text string) {
 	t.Helper()
 	data, err := os.ReadFile(name)
@@ -60,7 +60,7 @@ func wantText(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(data), text) {
-		t.Errorf("%s lacks %q", name, text)
+		t.Errorf("%s does not contain %q", name, text)
 	}
 }
 

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// awkward are words that make a reader solve a sentence. Each has a plain counterpart.
+// awkward matches words that make a sentence hard to read. Each has a plain replacement.
 var awkward = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	"ane" + "w", "be" + "neath", "who" + "ever", "mean" + "while", "by" + " now", "of" + " which",
 	"for the" + " want of", "is" + " none", "told" + " of", "lets?" + " go of",
 }, "|") + `)\b`)
 
-// Comments, messages and documents are in the words that an engineer expects.
+// Comments, messages and documents use the words that an engineer expects.
 func TestPlainLanguage(t *testing.T) {
 	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -33,7 +33,7 @@ func TestPlainLanguage(t *testing.T) {
 		}
 		for n, line := range strings.Split(string(data), "\n") {
 			if found := awkward.FindString(line); found != "" {
-				t.Errorf("%s:%d: %q: say it in plainer words", name, n+1, found)
+				t.Errorf("%s:%d: %q: use plainer words", name, n+1, found)
 			}
 		}
 		return nil

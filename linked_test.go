@@ -12,11 +12,11 @@ import (
 
 const linkedFile = "linked.txt"
 
-// The third-party packages that the command and each library package link are listed in a
-// file, so that a reviewer sees a change of them.
+// linked.txt lists the third-party packages that the command and each library package link, so
+// that reviewers see changes of them.
 func TestLinkedPackages(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the file is about Linux")
+		t.Skip("linked.txt lists the packages for Linux only")
 	}
 	graph := readImports(t)
 	var b strings.Builder
@@ -44,12 +44,12 @@ func TestLinkedPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := b.String(), string(kept); got != want {
-		t.Errorf("%s is out of date: %s\n%s", linkedFile, updateCommand, lineDiff(want, got))
+		t.Errorf("%s is out of date; run %s\n%s", linkedFile, updateCommand, lineDiff(want, got))
 	}
 }
 
-// others returns the packages, of neither this module nor the standard library, that a
-// package depends on, in order.
+// others returns, in order, the packages outside this module and the standard library that a
+// package depends on.
 func (g importGraph) others(pkg string) []string {
 	seen := map[string]bool{pkg: true}
 	var found []string
@@ -70,7 +70,7 @@ func (g importGraph) others(pkg string) []string {
 	return found
 }
 
-// lineDiff returns the lines that only one of two texts has.
+// lineDiff returns the lines that only one of two texts contains.
 func lineDiff(old, now string) string {
 	var b strings.Builder
 	before, after := strings.Split(old, "\n"), strings.Split(now, "\n")

@@ -19,16 +19,16 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated files and tables")
 
-// updateCommand is shown when something generated is out of date.
+// updateCommand is shown when a generated file or table is out of date.
 const updateCommand = "make generate"
 
-// tablePages maps the word that begins a line in the comment of a test to the page with the
-// table. The test of
+// tablePages maps the first word of a line in a test's comment to the page with the table. A
+// test whose comment has the line
 //
 //	// Behaviour 17, G3: growing continues after a restart.
 //
-// is listed in the rows 17 and G3 of the tables of that page. The texts of the rows are
-// written by hand.
+// is listed in rows 17 and G3 of the tables on that page. The texts of the rows are written by
+// hand.
 var tablePages = map[string]string{
 	"Behaviour": "docs/reference/behaviours.md",
 	"Promise":   "docs/explanation/security.md",
@@ -37,10 +37,11 @@ var tablePages = map[string]string{
 	"Story":     "docs/history/pains.md",
 }
 
-// suitesIn is the folder of the tests that tables name by their suite alone.
+// suitesIn is the directory whose suites appear in tables without the directory.
 const suitesIn = "worker/storageprovisioner"
 
-// testsByRow has the tests of each row, by word and number: {"Behaviour", "G3"}.
+// testsByRow maps each row to its tests. The word and the number identify a row, such as
+// {"Behaviour", "G3"}.
 type testsByRow map[rowID][]string
 
 type rowID struct{ word, number string }
@@ -63,8 +64,9 @@ func (rows testsByRow) add(test, comment string) {
 	}
 }
 
-// testName returns how tables name a test: "TestName" as "folder.TestName", and the method of
-// a suite of the worker as "suite.TestName". It is empty for other functions.
+// testName returns the name of a test in tables: "directory.TestName" for a function,
+// "directory.suite.TestName" for a method, and "suite.TestName" for a method in suitesIn. For
+// other functions it returns "".
 func testName(dir string, f *ast.FuncDecl) string {
 	if !strings.HasPrefix(f.Name.Name, "Test") {
 		return ""
@@ -87,7 +89,7 @@ func testName(dir string, f *ast.FuncDecl) string {
 	return path.Clean(filepath.ToSlash(dir)) + "." + name
 }
 
-// readRows collects the tests of all rows from the comments of all tests.
+// readRows collects the tests of each row from the comments of all tests.
 func readRows(t *testing.T) testsByRow {
 	t.Helper()
 	rows := make(testsByRow)
@@ -120,9 +122,9 @@ func readRows(t *testing.T) testsByRow {
 	return rows
 }
 
-// render returns a page with the tests of its tables renewed, and the problems of its tables.
-// The numbers of a table run from 1 without a gap, and each row has a test. Rows that are
-// shown are deleted from unseen.
+// render returns a page with the tests in its tables updated, and the problems in its tables:
+// rows must be numbered from 1 without a gap, and each row must have a test. The rows of the page
+// are deleted from unseen.
 func (rows testsByRow) render(page, word string, unseen map[rowID]bool) (renewed string, problems []string) {
 	renewed = tableMark.ReplaceAllStringFunc(page, func(table string) string {
 		match := tableMark.FindStringSubmatch(table)
@@ -132,7 +134,7 @@ func (rows testsByRow) render(page, word string, unseen map[rowID]bool) (renewed
 		for line := range strings.Lines(match[3]) {
 			cells := tableRow.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
 			if cells == nil || match[1] != word || cells[1] != match[2] || cells[2] != strconv.Itoa(want) {
-				problems = append(problems, fmt.Sprintf("the table %q has a line that is not row %d: %s", match[2], want, line))
+				problems = append(problems, fmt.Sprintf("in the table %q, want row %d, got the line: %s", match[2], want, line))
 				b.WriteString(line)
 				continue
 			}
@@ -149,7 +151,7 @@ func (rows testsByRow) render(page, word string, unseen map[rowID]bool) (renewed
 	return renewed, problems
 }
 
-// The tables in documents say what is promised and which tests hold it.
+// The tables in documents list the promises and the tests that check them.
 func TestTablesAreCurrent(t *testing.T) {
 	rows := readRows(t)
 	unseen := make(map[rowID]bool)
@@ -170,11 +172,11 @@ func TestTablesAreCurrent(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else if renewed != string(page) {
-			t.Errorf("%s is out of date: %s\n%s", name, updateCommand, lineDiff(string(page), renewed))
+			t.Errorf("%s is out of date; run %s\n%s", name, updateCommand, lineDiff(string(page), renewed))
 		}
 	}
 	for id := range unseen {
-		t.Errorf("%s has no row %s, which %s names", tablePages[id.word], id.number, rows[id][0])
+		t.Errorf("%s has no row %s, but the comment of %s names it", tablePages[id.word], id.number, rows[id][0])
 	}
 }
 
@@ -192,7 +194,7 @@ func TestTablesOfComments(t *testing.T) {
 		t.Errorf("got the problems %q, want one about the row without a test", problems)
 	}
 	if unseen[rowID{"Behaviour", "1"}] || !unseen[rowID{"Behaviour", "3"}] {
-		t.Errorf("not seen are %v, want row 3 alone", unseen)
+		t.Errorf("the unseen rows are %v, want only row 3", unseen)
 	}
 	if _, problems := rows.render(head+"| 1 | One. | old |\n| 3 | Three. | old |\n", "Behaviour", unseen); len(problems) != 1 {
 		t.Errorf("got the problems %q, want one about the gap", problems)

@@ -1,17 +1,17 @@
 /*
- * The life of storage instances between their user, the state, the environment's worker,
- * the machines' workers and the provider. README.md says what of the code each part
- * stands for, and which switches there are; `run` has them all checked.
+ * The life cycle of storage instances, in which their user, the state, the environment's
+ * worker, the machines' workers and the provider take part. README.md says which code each
+ * part stands for, and lists the switches; `run` checks the model with all of them.
  *
- * Every step is atomic, and a process is nothing but the steps that it may take: it has
- * no place of its own to be in. So all interleavings of the steps are tried, and all
- * that there is to remember is in the variables.
+ * Every step is atomic. A process is a set of steps that it may take, and has no program
+ * counter: all its memory is in the variables. So spin tries all interleavings of the steps.
  */
 
-/* ---- what is checked ---- */
+/* ---- the size of the model ---- */
 
-/* Instances, one or two: whose provider makes the volume (ENVIRON, or the machine 0), whether
-   the attachment comes with a plan, whether there is a filesystem on the volume. */
+/* There are N instances, one or two. The switches say whether the volume is made by a provider
+   of the environment (or else of machine 0), whether its attachment has a plan, and whether
+   there is a filesystem on it. */
 #ifndef N
 #define N 1
 #endif
@@ -24,7 +24,7 @@
 #ifndef FS0
 #define FS0 0
 #endif
-/* The second, where there is one, is of machine 0. */
+/* The volume of the second instance, if any, is made by a provider of machine 0. */
 #ifndef FS1
 #define FS1 0
 #endif
@@ -32,14 +32,14 @@
 #define planned(i)	(i == 0 && PLAN0)
 #define hasFS(i)	((i == 0 && FS0) || (i == 1 && FS1))
 
-/* NO_ATTEMPTS_CREATE, NO_ATTEMPTS_ATTACH: the state is not told what is about to be made,
-   or attached; NO_ATTEMPTS: it knows of no attempts. */
+/* NO_ATTEMPTS_CREATE, NO_ATTEMPTS_ATTACH: the worker does not note in the state that it is about
+   to make, or to attach, something. NO_ATTEMPTS: the state has no attempts at all. */
 #ifdef NO_ATTEMPTS
 #define NO_ATTEMPTS_CREATE
 #define NO_ATTEMPTS_ATTACH
 #endif
 
-/* How many crashes there are at most, and of the user's changes; 255: any number. */
+/* The greatest numbers of crashes and of user's changes; 255: no limit. */
 #ifndef CRASHES
 #define CRASHES 255
 #endif
@@ -56,30 +56,30 @@
 
 typedef Instance {
 	unsigned life : 2;
-	/* volume: life, provisioned; of what is not, an attempt was noted */
+	/* the volume: its life, whether it is provisioned, whether an attempt is noted */
 	unsigned v : 2; bit vInfo; bit vTried;
-	/* its attachment: life, machine, attached, an attempt was noted; its plan */
+	/* its attachment: life, machine, whether attached, whether an attempt is noted; its plan */
 	unsigned a : 2; bit aOn; bit aInfo; bit aTried; unsigned p : 2;
-	/* the filesystem on it, and its attachment */
+	/* the filesystem on the volume, and the filesystem's attachment */
 	unsigned f : 2; bit fInfo; bit fTried;
 	unsigned m : 2; bit mInfo; bit mTried;
 }
 Instance s[N];
 
-/* The machines that have an instance id, by their bits. */
+/* The machines that have an instance ID. */
 bit provisioned[2];
 
-/* ---- what is real: at the provider, on the machines ---- */
+/* ---- what exists at the provider and on the machines ---- */
 
 typedef Reality {
-	unsigned made : 2;	/* how many volumes there are */
+	unsigned made : 2;	/* the number of volumes */
 	bit attached[2];
 	bit session[2];		/* the plan has been carried out */
 	bit formatted, mounted;
 	bit seen;		/* the disk manager has published the device on machine 0 */
-	/* Calls under way, for the volume and for the filesystem. */
+	/* The calls under way, for the volume and for the filesystem. */
 	unsigned calls : 2; unsigned fcalls : 2;
-	/* The volume's creation is about to begin, or has, and it is not known that it made
+	/* The volume's creation is about to begin or has begun, and it is not known to have made
 	   nothing. */
 	bit begun;
 }
@@ -93,8 +93,8 @@ Reality r[N];
 #define IDLE		0
 #define RUNNING		1
 #define PUBLISHING	2
-#define PLANNED		3	/* publishing: the plan is recorded, the attachment is not */
-#define NOTING		4	/* the state is to be told before the call is made */
+#define PLANNED		3	/* publishing: the plan is recorded, the attachment not yet */
+#define NOTING		4	/* the attempt must be noted in the state before the call */
 
 #define NONE	0
 #define REMOVE	1
@@ -106,12 +106,12 @@ Reality r[N];
 typedef Entity {
 	unsigned life : 2;
 	bit unread, stale, rec;
-	bit args;		/* a volume has what it takes to create it; an attachment, an id */
+	bit args;		/* a volume has the parameters to create it; an attachment has the volume's ID */
 	bit on;			/* the machine */
 	unsigned phase : 3; unsigned op : 3;
 	bit attached, held;
 	bit uncertain, unresolved;
-	bit unmade;		/* to be taken back in the state: the attempt has made nothing */
+	bit unmade;		/* the attempt made nothing, and its note in the state is to be removed */
 }
 Entity V[N], A[N], P[N], F[N], M[N];
 
@@ -122,19 +122,19 @@ Entity V[N], A[N], P[N], F[N], M[N];
 /* The block device of the filesystem's volume, as the worker of machine 0 knows it. */
 bit known[N], sought[N];
 
-/* From here on nothing is disturbed any more. */
+/* Set once users and crashes have ended. */
 bit calm;
 byte crashes = CRASHES, changes = CHANGES;
 
-/* What a trace shows of a step. */
+/* The text that a trace shows for a step. */
 #define say(text)	printf(text); printf("\n")
 
-/* Not part of the state: for use within a step. */
+/* Temporary values within a step, not part of the model's state. */
 hidden byte oldV, oldA, oldP, oldF, oldM;
 
 /* ---- the rules of life ---- */
 
-/* beginDetach, of the volume: the plan first. */
+/* beginDetach for the volume: its plan is undone first. */
 inline beginDetachV(i) {
 	if
 	:: s[i].a == ALIVE && s[i].p == GONE -> s[i].a = DYING
@@ -147,7 +147,7 @@ inline beginDetachV(i) {
 	fi
 }
 
-/* beingMade, and mayMake: the volume of a filesystem that may be being made stays attached. */
+/* beingMade and mayMake: a volume stays attached while a filesystem may be being made on it. */
 #ifdef BREAK_BEING_MADE
 #define beingMade(i)	(false)
 #else
@@ -178,9 +178,9 @@ inline begin(i) {
 	oldV = s[i].v; oldA = s[i].a; oldP = s[i].p; oldF = s[i].f; oldM = s[i].m
 }
 
-/* settle, and the events of what that and the change before it have changed
-   (instance.go, index: what watchers tell of). The event of what a worker has removed
-   itself finds nothing, and is left out. */
+/* settle, and the events of its changes and of the change before it (index in instance.go
+   decides what watchers report). A worker finds nothing when it reads what it has removed
+   itself, so that event is omitted. */
 inline settle(i) {
 	if
 	:: s[i].life == DYING ->
@@ -249,7 +249,7 @@ end:	do
 	:: atomic { !provisioned[0] -> provisioned[0] = 1; say("machine 0: provisioned") }
 	:: atomic { !provisioned[1] && ENVIRON0 && !FS0 -> provisioned[1] = 1; say("machine 1: provisioned") }
 	:: atomic { FS0 && r[0].seen != visible(0) -> r[0].seen = visible(0); sought[0] = 1; say("machine 0: devices published") }
-	/* Any change applies the rules again. */
+	/* Any change to the instance applies the rules again. */
 	:: atomic { FS0 && s[0].f == DEAD && !beingMade(0) && s[0].a != GONE && !detaching(0) ->
 		begin(0); settle(0); say("state: a status is set") }
 #if N > 1
@@ -258,7 +258,7 @@ end:	do
 	od
 }
 
-/* ---- crashes: a worker starts again, and has everything to read ---- */
+/* ---- crashes: a worker starts again, and must read everything ---- */
 
 inline forget(e) {
 	e.life = GONE; e.rec = 0; e.args = 0; e.on = 0; e.phase = IDLE; e.op = NONE;
@@ -292,8 +292,8 @@ inline crashMachine0(i) {
 	if :: hasFS(i) -> crashFilesystem(i) :: else fi
 }
 
-/* What a machine has of an instance is gone after a restart, all but the attachment of
-   a volume of the environment. */
+/* After a restart, everything of an instance on the machine is gone, except the attachment of a
+   volume of the environment. */
 inline reboot0(i) {
 	if :: !environs(i) -> r[i].attached[0] = 0 :: else fi;
 	r[i].session[0] = 0; r[i].mounted = 0
@@ -331,7 +331,7 @@ inline learn(e, life_, rec_, args_, attempted_) {
 	e.unread = 0; e.stale = 0;
 	if
 	:: life_ == GONE ->
-		/* Nobody but the worker itself removes what it works on. */
+		/* Only the worker itself removes what it is working on. */
 		assert(e.phase != RUNNING && !e.unresolved);
 		forget(e)
 	:: else ->
@@ -340,10 +340,10 @@ inline learn(e, life_, rec_, args_, attempted_) {
 	fi
 }
 
-/* ---- internal/plan/decide.go ---- */
+/* ---- internal/plan/rules.go ---- */
 
-/* One call at a time concerns a volume, or a filesystem, with all that is due of it
-   (queue.go, take). */
+/* Only one call at a time works on a volume, or on a filesystem, and its attachments and plans
+   (take in queue.go). */
 #ifdef BREAK_BUSY
 #define freeV(i)	(true)
 #else
@@ -366,7 +366,7 @@ inline learn(e, life_, rec_, args_, attempted_) {
 #define recordedV(i)	(V[i].rec)
 #endif
 
-/* A creation that is doubted is repeated, to learn what it has made. */
+/* A creation that may have left something is repeated, to learn what it has made. */
 #define toCreateV(i)	(V[i].life != GONE && !V[i].stale && \
 				(doubted(V[i]) || V[i].life == ALIVE && !recordedV(i) && V[i].args))
 #define createV(i)	(toCreateV(i) && \
@@ -375,7 +375,7 @@ inline learn(e, life_, rec_, args_, attempted_) {
 #define removeV(i)	(V[i].life == DEAD && !V[i].stale && !V[i].rec && !doubted(V[i]))
 #define destroyV(i)	(V[i].life == DEAD && !V[i].stale && V[i].rec && !A[i].held)
 
-/* What stands on the attachment of a volume, where the worker is the machine's. */
+/* The filesystem uses the volume's attachment; only a machine's worker knows that. */
 #ifdef BREAK_IN_USE
 #define stoodOn(i)	(false)
 #else
@@ -388,7 +388,8 @@ inline learn(e, life_, rec_, args_, attempted_) {
 #define undone(e)	(!e.rec && !doubtedA(e))
 #endif
 
-/* What is detached has a name: its volume's, which may be known only from that. */
+/* To detach a volume or filesystem, the worker needs its ID, which may be known only from the
+   volume or filesystem itself. */
 #ifdef BREAK_UNKNOWN
 #define named(e, of)	(true)
 #else
@@ -409,14 +410,14 @@ inline learn(e, life_, rec_, args_, attempted_) {
 #define attachP(i)	(P[i].life == ALIVE && !P[i].attached)
 #define detachP(i)	(P[i].life > ALIVE && !stoodOn(i))
 
-/* unready: the volume is attached here, and its plan carried out, as far as that is up
-   to this worker; its device is known. Nothing is done about a device that is not
-   there: that call fails, and leaves all as it is. */
+/* backingNeed: the volume is attached here and its plan is carried out, as far as this worker is
+   responsible for that, and its device is known. The model omits calls for a device that is not
+   visible: they fail and change nothing. */
 #define restsA(i)	(A[i].life == GONE || A[i].life == ALIVE && done(A[i]) && !busy(A[i]))
 #define restsP(i)	(P[i].life == GONE || P[i].life == ALIVE && P[i].attached && !busy(P[i]))
 #define ready(i)	((environs(i) || restsA(i)) && restsP(i) && known[i] && visible(i))
 
-/* A filesystem is made where it is to be mounted, or may have been made. */
+/* A filesystem is made if it is to be mounted here, or may have been made. */
 #if defined(BREAK_WANTED) || defined(NO_ATTEMPTS)
 #define wantedHere(i)	(true)
 #else
@@ -440,8 +441,7 @@ inline call(e, o) {
 	if :: o == CREATE || o == ATTACH -> e.held = 1 :: else fi
 }
 
-/* Before something is made the state is told, unless it has been, or may be done
-   already. */
+/* An attempt is noted in the state before the call, unless it has been noted, or is repeated. */
 #ifdef NO_ATTEMPTS_CREATE
 #define noted(e)	(true)
 #else
@@ -453,18 +453,18 @@ inline call(e, o) {
 #define notedA(e)	(e.rec || e.unresolved)
 #endif
 
-inline callV(i) { r[i].calls++; assert(r[i].calls == 1) }	/* 35: two operations at once */
+inline callV(i) { r[i].calls++; assert(r[i].calls == 1) }	/* behaviour 35: never two operations at once */
 inline callF(i) { r[i].fcalls++; assert(r[i].fcalls == 1) }
 
-/* 35: what is not wanted any more, as far as is known, is created only where it may have
-   been. */
+/* Behaviour 35: a volume that the worker knows to be unwanted is created only if an attempt may
+   have made it already. */
 inline createsV(i) {
 	assert(A[i].life == ALIVE || A[i].unread || r[i].begun);
 	r[i].begun = 1; callV(i); say("worker: create volume")
 }
 inline createsF(i) { callF(i); say("worker: create filesystem") }
 
-/* What may be going on is repeated as it was. */
+/* An operation that may still be in progress is repeated unchanged. */
 #ifdef BREAK_BUSY
 #define free(e)	(e.phase != PUBLISHING && e.phase != PLANNED)
 #else
@@ -485,7 +485,7 @@ inline succeeded(e) {
 
 #define makes(e)	(e.op == CREATE || e.op == ATTACH)
 
-/* Nothing has come of an attempt: the state's note of it is taken back. */
+/* An attempt has made nothing: its note is to be removed from the state. */
 inline madeNothing(e) {
 #ifndef NO_ATTEMPTS
 	if :: makes(e) && !e.rec && !e.uncertain && !e.unresolved -> e.unmade = 1 :: else fi
@@ -494,7 +494,7 @@ inline madeNothing(e) {
 #endif
 }
 
-/* What is not made is not attached. */
+/* A volume that was not made is not attached either. */
 inline madeNoneV(i) {
 #ifndef BREAK_ALONG
 	if :: V[i].unmade && !A[i].rec && !underway(A[i]) -> A[i].uncertain = 0 :: else fi
@@ -503,15 +503,14 @@ inline madeNoneV(i) {
 #endif
 }
 
-/* Noted, withdraw: the state does not take the note, or what is to be made is not wanted
-   any more. */
+/* withdraw (called by Noted): the state refuses the note, or the operation is no longer wanted. */
 inline withdraw(e) {
 	e.phase = IDLE;
 	if :: e.op == CREATE -> e.held = 0 :: else fi;
 	madeNothing(e); e.op = NONE
 }
 
-/* The call has failed as a whole: what it did is not known. */
+/* The whole call has failed: its effect is not known. */
 inline lost(e) {
 	e.phase = IDLE;
 	if :: e.op == CREATE || e.op == ATTACH -> e.uncertain = 1 :: else fi;
@@ -519,7 +518,7 @@ inline lost(e) {
 	e.op = NONE
 }
 
-/* The operation may be going on. */
+/* The operation may still be in progress. */
 inline inProgress(e) {
 	e.phase = IDLE;
 #ifndef BREAK_UNRESOLVED
@@ -533,7 +532,7 @@ inline inProgress(e) {
 #define faulty	(false)
 #endif
 
-/* answer ends a call, whose effect has come about. */
+/* answer ends a call that has had its effect. */
 inline answer(e) {
 	if
 	:: succeeded(e)
@@ -542,8 +541,8 @@ inline answer(e) {
 	fi
 }
 
-/* fail ends a call that has had no effect; that it cannot be done, where nothing is there,
-   tells of all attempts. */
+/* fail ends a call that has had no effect. A permanent failure of a creation, if nothing has been
+   made, says the same of all earlier attempts. */
 inline fail(e, there) {
 	if
 	:: !e.unresolved -> lost(e)
@@ -551,7 +550,7 @@ inline fail(e, there) {
 	:: !e.unresolved || !there ->
 		if
 		:: e.op == CREATE && !there ->
-			/* It waits for a change, or a resync, and is then read again. */
+			/* The volume waits for a change or a resync, and is then read again. */
 			e.uncertain = 0; e.unresolved = 0; e.stale = 1; e.unread = 1
 		:: else -> e.unresolved = 0
 		fi;
@@ -563,12 +562,12 @@ inline took(e) {
 	e.rec = 1; e.attached = (e.op == ATTACH); e.phase = IDLE; e.op = NONE
 }
 
-/* A volume has been attached or detached here: its device is looked up again. */
+/* A volume has been attached or detached here: its device must be looked up again. */
 inline moved(i) {
 	if :: hasFS(i) -> known[i] = 0; sought[i] = 1 :: else fi
 }
 
-/* SetAttempts: what the attempt to make a volume may attach goes with it. */
+/* SetAttempts: an attempt to make a volume is also one to attach it. */
 inline noteV(i, attempted) {
 	s[i].vTried = attempted;
 #ifndef NO_ATTEMPTS_ATTACH
@@ -584,7 +583,7 @@ inline takeBack(e, noted_) {
 	say("state: nothing has come of an attempt")
 }
 
-/* ---- the worker that looks after the volume: the environment's, or machine 0's ---- */
+/* ---- the worker whose scope has the volume: the environment's, or machine 0's ---- */
 
 proctype volumeWorker(byte i) {
 end:	do
@@ -594,7 +593,7 @@ end:	do
 		if :: s[i].a != GONE && !detaching(i) -> V[i].on = s[i].aOn :: else fi }
 	:: atomic { A[i].unread && !A[i].unmade && !V[i].unmade ->
 #ifndef BREAK_REREAD
-		/* unwantedAt: it is not made by what was read of it before. */
+		/* noteUnwantedAttachment: the volume is not made with parameters that were read earlier. */
 		if
 		:: s[i].a > ALIVE && A[i].life <= ALIVE && V[i].life == ALIVE && !V[i].rec -> V[i].stale = 1; V[i].unread = 1
 		:: else
@@ -619,15 +618,15 @@ end:	do
 		r[i].calls--;
 		if
 		:: V[i].op == CREATE ->
-			assert(!s[i].vInfo);				/* 35: a second creation */
+			assert(!s[i].vInfo);				/* behaviour 35: never a second creation */
 #ifdef BREAK_TAG
 			r[i].made++;
 #else
 			r[i].made = 1;
 #endif
-			assert(r[i].made == 1);				/* 34: no second volume */
+			assert(r[i].made == 1);				/* behaviour 34: no second volume */
 		:: V[i].op == DESTROY ->
-			assert(!attachedAnywhere(i));			/* 35: a destroy while attached */
+			assert(!attachedAnywhere(i));			/* behaviour 35: not destroyed while attached */
 			assert(!r[i].mounted);
 			r[i].made = 0; r[i].formatted = 0
 		fi;
@@ -641,10 +640,10 @@ end:	do
 			if :: environs(i) && s[i].a != GONE -> sought[i] = hasFS(i) :: else fi
 		:: else ->
 			assert(s[i].v == DEAD && s[i].a == GONE);
-			assert(s[i].f == GONE);				/* the filesystem before the volume */
+			assert(s[i].f == GONE);				/* the filesystem is removed before the volume */
 			s[i].v = GONE; s[i].vInfo = 0; s[i].vTried = 0; s[i].aOn = 0; r[i].begun = 0;
 			forget(V[i]);
-			assert(r[i].made == 0)				/* no leak of a volume */
+			assert(r[i].made == 0)				/* no volume leaks */
 		fi;
 		settle(i) }
 
@@ -660,7 +659,7 @@ end:	do
 		fi }
 	:: atomic { A[i].unmade -> takeBack(A[i], s[i].aTried) }
 	:: atomic { may(A[i], DETACH, detachA(i)) && freeV(i) ->
-		assert(A[i].args || V[i].rec);				/* it has a name */
+		assert(A[i].args || V[i].rec);				/* the volume's ID is known */
 		call(A[i], DETACH); callV(i); say("worker: detach volume") }
 	:: atomic { may(A[i], REMOVE, removeA(i)) -> A[i].op = REMOVE; A[i].phase = PUBLISHING; say("worker: remove volume attachment, no call") }
 	:: atomic { A[i].phase == RUNNING ->
@@ -668,11 +667,11 @@ end:	do
 		if
 		:: A[i].op == ATTACH ->
 			assert(r[i].made == 1);
-			assert(!r[i].attached[1 - A[i].on]);		/* on one machine at a time */
+			assert(!r[i].attached[1 - A[i].on]);		/* attached to one machine at a time */
 			r[i].attached[A[i].on] = 1
 		:: A[i].op == DETACH ->
-			assert(!r[i].mounted);				/* 35: not while its filesystem is mounted */
-			assert(!r[i].session[A[i].on]);			/* the plan before the attachment */
+			assert(!r[i].mounted);				/* behaviour 35: not while its filesystem is mounted */
+			assert(!r[i].session[A[i].on]);			/* the plan is undone before the attachment */
 			r[i].attached[A[i].on] = 0
 		fi;
 		say(" done at the provider: volume attachment"); answer(A[i]);
@@ -696,8 +695,8 @@ end:	do
 			if :: environs(i) -> sought[i] = hasFS(i) :: else -> moved(i) fi
 		:: else ->
 			assert(s[i].a == DYING);
-			assert(s[i].p == GONE && s[i].m == GONE);	/* mount and plan before it */
-			assert(!r[i].attached[s[i].aOn]);		/* no leak of an attachment */
+			assert(s[i].p == GONE && s[i].m == GONE);	/* the mount and the plan are removed first */
+			assert(!r[i].attached[s[i].aOn]);		/* no attachment leaks */
 			s[i].a = GONE; s[i].aInfo = 0; s[i].aTried = 0; s[i].aOn = 0;
 			forget(A[i])
 		fi;
@@ -715,10 +714,10 @@ end:	do
 	:: atomic { P[i].phase == RUNNING ->
 		if
 		:: P[i].op == ATTACH ->
-			assert(r[i].attached[P[i].on]);			/* it stands on the attachment */
+			assert(r[i].attached[P[i].on]);			/* the plan needs the attachment */
 			r[i].session[P[i].on] = 1
 		:: P[i].op == DETACH ->
-			assert(!r[i].mounted);				/* the mount before the plan */
+			assert(!r[i].mounted);				/* unmounted before the plan is undone */
 			r[i].session[P[i].on] = 0
 		fi;
 		say(" done at the provider: plan"); answer(P[i]);
@@ -730,7 +729,7 @@ end:	do
 		:: P[i].op == ATTACH -> took(P[i]); moved(i)
 		:: else ->
 			assert(s[i].p == DYING && s[i].m == GONE);
-			assert(!r[i].session[s[i].aOn]);		/* no leak of a plan */
+			assert(!r[i].session[s[i].aOn]);		/* no plan leaks */
 			s[i].p = GONE; s[i].a = DYING;
 			forget(P[i])
 		fi;
@@ -740,7 +739,8 @@ end:	do
 
 /* ---- the machine's worker: the filesystem on the volume ---- */
 
-/* known: what may have been made on a volume, and goes with it, is read as recorded. */
+/* provisionedInfo: a dead filesystem that an attempt may have made on a volume is read as
+   recorded, so that it is destroyed. */
 #ifdef BREAK_KNOWN
 #define knownF(i)	(s[i].fInfo)
 #else
@@ -750,14 +750,14 @@ end:	do
 proctype filesystemWorker(byte i) {
 end:	do
 	:: atomic { F[i].unread && !F[i].unmade ->
-		/* The device matters from here on. */
+		/* From now on, the worker needs to know the device. */
 		if :: F[i].life == GONE -> sought[i] = 1 :: else fi;
 		learn(F[i], s[i].f, knownF(i), 1, s[i].fTried) }
 	:: atomic { M[i].unread && !M[i].unmade -> learn(M[i], s[i].m, s[i].mInfo, s[i].fInfo, s[i].mTried) }
 	:: atomic { sought[i] && F[i].life != GONE ->
 		sought[i] = 0; known[i] = (s[i].vInfo && s[i].aInfo && r[i].seen) }
 
-	/* A note that is refused is retried later: in the end there is time for that. */
+	/* A refused note is retried later; once calm is set, the step waits until it is accepted. */
 	:: atomic { may(F[i], CREATE, createF(i)) && freeF(i) && !F[i].unmade && (!calm || mayMake(i)) ->
 		call(F[i], CREATE);
 		if :: noted(F[i]) -> createsF(i) :: else -> F[i].phase = NOTING fi }
@@ -791,7 +791,7 @@ end:	do
 		:: else ->
 			assert(s[i].f == DEAD && s[i].m == GONE);
 			assert(!r[i].mounted);
-			assert(!r[i].formatted);			/* no leak of a filesystem */
+			assert(!r[i].formatted);			/* no filesystem leaks */
 			s[i].f = GONE; s[i].fInfo = 0; s[i].fTried = 0;
 			forget(F[i]); known[i] = 0; sought[i] = 0
 		fi;
@@ -825,7 +825,7 @@ end:	do
 		:: M[i].op == ATTACH -> s[i].mInfo = 1; s[i].mTried = 0; took(M[i])
 		:: else ->
 			assert(s[i].m == DYING);
-			assert(!r[i].mounted);				/* no leak of a mount */
+			assert(!r[i].mounted);				/* no mount leaks */
 			s[i].m = GONE; s[i].mInfo = 0; s[i].mTried = 0;
 			forget(M[i])
 		fi;
@@ -854,7 +854,7 @@ init {
 	}
 }
 
-/* ---- liveness: once nothing disturbs any more, all ends as it is wanted ---- */
+/* ---- liveness: once users and crashes have ended, everything ends as it is wanted ---- */
 
 #define nothing(i)	(!attachedAnywhere(i) && !r[i].session[0] && !r[i].session[1] && !r[i].mounted && \
 				s[i].a == GONE && s[i].p == GONE && s[i].m == GONE)

@@ -69,6 +69,12 @@ var targets = []target{{
 		{dir: worker + "/internal/plan", args: []string{"-seeds=500"}},
 	},
 }, {
+	dir:    worker + "/internal/guard",
+	suites: []suite{{dir: worker + "/internal/guard"}, {dir: worker}},
+}, {
+	dir:    worker + "/internal/translate",
+	suites: []suite{{dir: worker + "/internal/translate"}, {dir: worker}, simulation},
+}, {
 	dir:    worker,
 	suites: []suite{{dir: worker}, simulation},
 }}

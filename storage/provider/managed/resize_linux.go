@@ -16,7 +16,9 @@ import (
 // ResizeFilesystems implements [storage.FilesystemResizer]. It grows a filesystem to the size
 // of its device, through the mount, while the filesystem is in use.
 func (s *source) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
-	return object.Do(ctx, object.ResizingFilesystems, s.begin, params, (*call).resize, object.ResizedFilesystem)
+	resizing := object.ResizingFilesystems
+	resizing.Key = func(p storage.FilesystemResizeParams) string { return p.FilesystemId }
+	return object.Do(ctx, resizing, s.begin, params, (*call).resize, object.ResizedFilesystem)
 }
 
 func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo, error) {

@@ -70,7 +70,6 @@ var (
 	ResizingFilesystems = Bulk[storage.FilesystemResizeParams]{
 		Verb: "resizing", Objects: "filesystems",
 		Name: func(p storage.FilesystemResizeParams) string { return "filesystem " + p.Tag.Id() },
-		Key:  func(p storage.FilesystemResizeParams) string { return p.FilesystemId },
 	}
 	DestroyingFilesystems = Bulk[string]{Verb: "destroying", Objects: "filesystems", Name: ByID, Key: ByID}
 	ReleasingFilesystems  = Bulk[string]{Verb: "releasing", Objects: "filesystems", Name: ByID, Key: ByID}

@@ -22,6 +22,10 @@ func TestExternalMountChangesAreShown(t *testing.T) {
 	m.apply()
 	m.writeData("tree")
 	m.writeData("disk")
+	// A new filesystem is attached again when the agent learns its UUID, which mounts it if it
+	// is not mounted. One that is attached later has its UUID from the start.
+	m.must("detach", "--wait", "disk")
+	m.must("attach", "--wait", "disk")
 	wantStatus := func(name, status, message string) {
 		t.Helper()
 		m.poll(name+" is not shown as "+status+": "+message, func() bool {

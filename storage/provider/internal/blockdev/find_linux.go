@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+	"github.com/stowage-io/stowage/storage/provider/internal/sysblock"
 )
 
 // FindUUIDs reads the superblocks of the machine's block devices once. It returns, by UUID,
@@ -61,25 +62,21 @@ type listedDevice struct {
 	number string // "major:minor"
 }
 
-// list returns the block devices that are not empty. It reads them from one file: when it read
-// a directory in sysfs for each device, most of the time went into loop devices that are not
-// attached.
+// list returns the block devices that are not empty.
 func list() ([]listedDevice, error) {
-	data, err := os.ReadFile("/proc/partitions")
+	names, err := sysblock.Names()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	var listed []listedDevice
-	for line := range strings.Lines(string(data)) {
-		// The fields after the heading are major, minor, size and name.
-		fields := strings.Fields(line)
-		if len(fields) != 4 || fields[0] == "major" {
-			continue
+	for _, name := range names {
+		dir := filepath.Join(sysblock.Dir, name)
+		size, _ := attribute(dir, "size")
+		number, ok := attribute(dir, "dev")
+		if size == "0" || !ok {
+			continue // it is empty, or was removed after it was listed
 		}
-		listed = append(listed, listedDevice{
-			name:   strings.ReplaceAll(fields[3], "!", "/"),
-			number: fields[0] + ":" + fields[1],
-		})
+		listed = append(listed, listedDevice{name: strings.ReplaceAll(name, "!", "/"), number: number})
 	}
 	return listed, nil
 }

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/sysblock"
 )
 
 // Table records which loop devices were attached to which files when it was made. A bulk call
@@ -36,7 +37,7 @@ type unreadable struct {
 // such a device must not affect other files, and [Table.OfFile] decides which file it may
 // affect.
 func Scan() (*Table, error) {
-	numbers, err := sized()
+	numbers, err := attachedNumbers()
 	if err != nil {
 		return nil, errors.Annotate(err, "scanning loop devices")
 	}
@@ -60,25 +61,19 @@ func Scan() (*Table, error) {
 	return t, nil
 }
 
-// sized returns the numbers of the loop devices that have a size, which are those that show a
-// file that is not empty. The others are not attached, and a machine that had many volumes may
-// have a thousand of them.
-func sized() ([]int, error) {
-	data, err := os.ReadFile("/proc/partitions")
+// attachedNumbers returns the numbers of the loop devices that are attached.
+func attachedNumbers() ([]int, error) {
+	names, err := sysblock.Names()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	var numbers []int
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) != 4 {
-			continue
-		}
-		digits, ok := strings.CutPrefix(fields[3], "loop")
-		if number, err := strconv.Atoi(digits); ok && err == nil {
+	for _, name := range names {
+		if number, ok := sysblock.LoopNumber(name); ok {
 			numbers = append(numbers, number)
 		}
 	}
+	slices.Sort(numbers)
 	return numbers, nil
 }
 

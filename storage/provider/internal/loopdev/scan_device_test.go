@@ -1,0 +1,100 @@
+//go:build linux
+
+package loopdev
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// A scan finds every attached device while the kernel removes others: a device that is left
+// out would be attached to its file a second time.
+// Finding N31.
+func TestScanWhileDevicesAreRemoved(t *testing.T) {
+	f, _ := backing(t, devicetest.Dir(t))
+	control, err := openControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	// The kernel lists devices in the order in which they were added, so those that are
+	// removed come before those that stay.
+	const removed, staying = 20, 40
+	numbers := addDevices(t, control, removed+staying)
+	defer removeDevices(control, numbers)
+	for _, number := range numbers[removed:] {
+		device, err := openDevice(number, unix.O_RDWR)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = configure(device, f, false, 0, testLabel)
+		device.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer looptest.Detach(device.Name())
+	}
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		removeDevices(control, numbers[:removed])
+	}()
+	for lists := 0; ; lists++ {
+		found, err := attachedNumbers()
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		found = slices.DeleteFunc(found, func(number int) bool { return !slices.Contains(numbers, number) })
+		if !slices.Equal(found, numbers[removed:]) {
+			t.Errorf("list %d has %v, want all from loop%d on", lists, found, numbers[removed])
+			break
+		}
+		select {
+		case <-ended:
+			return
+		default:
+		}
+	}
+	<-ended
+}
+
+// addDevices adds loop devices whose numbers nobody uses. They are so high that nobody else is
+// given them.
+func addDevices(t *testing.T, control *os.File, n int) (numbers []int) {
+	t.Helper()
+	for number := 2000; len(numbers) < n; number++ {
+		switch err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, number); err {
+		case nil:
+			numbers = append(numbers, number)
+		case unix.EEXIST, unix.EINTR:
+		default:
+			removeDevices(control, numbers)
+			t.Fatalf("adding loop%d: %v", number, err)
+		}
+	}
+	return numbers
+}
+
+// removeDevices removes the numbers of loop devices that are not attached. Another program may
+// have such a device open for a moment.
+func removeDevices(control *os.File, numbers []int) {
+	for _, number := range numbers {
+		for deadline := time.Now().Add(patience); ; {
+			err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
+			if err != unix.EBUSY && err != unix.EINTR || time.Now().After(deadline) {
+				break
+			}
+			_ = pause(context.Background())
+		}
+	}
+}

@@ -4,7 +4,9 @@ package faults
 
 import (
 	"errors"
+	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -105,6 +107,18 @@ func boot(t testing.TB, id string) {
 	if err := os.WriteFile(filepath.Join(os.Getenv(insideEnv), "boot_id"), []byte(id+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+var (
+	oneIn = flag.Uint64("one-in", 1, "run one in `N` of the steps at which a fault is injected, chosen by -seed")
+	seed  = flag.Uint64("seed", 1, "the `seed` that chooses steps")
+)
+
+// inSample reports whether a step with a name is chosen.
+func inSample(name string) bool {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d/%s", *seed, name)
+	return h.Sum64()%max(*oneIn, 1) == 0
 }
 
 // results is the table that is printed at the end.

@@ -82,7 +82,7 @@ func TestMkfsKilled(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			b := newBase(t, baseSize(kind, 1))
 			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
-			for call, count := range s.countCalls(r) {
+			for call, count := range s.countCalls() {
 				for n := 1; n <= count; n++ {
 					if testing.Short() && (call != "pwrite64" || n > 2 && n != count/2 && n < count) {
 						continue
@@ -115,10 +115,10 @@ func TestMkfsKilled(t *testing.T) {
 }
 
 // countCalls runs mkfs once and counts the system calls that write.
-func (s stepTest) countCalls(r *row) map[string]int {
+func (s stepTest) countCalls() map[string]int {
 	counts := make(map[string]int)
 	t := s.TB.(*testing.T)
-	s.at(t, r, "counted", func(s *stepTest) bool {
+	s.once(t, func(s *stepTest) bool {
 		dir := devicetest.VisibleDir(s)
 		log := filepath.Join(dir, "log")
 		_, restore := wrap(s.TB.(*testing.T), dir, "mkfs."+s.Kind,

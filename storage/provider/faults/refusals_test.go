@@ -166,7 +166,7 @@ func TestKillWhileFormattingOnRequest(t *testing.T) {
 		if testing.Short() && kind != "ext4" {
 			continue
 		}
-		for step, killed := 1, true; killed; step++ {
+		for step, killed := 1, true; killed && step <= mostSteps; step++ {
 			ok := r.run(t, fmt.Sprintf("%s %02d", kind, step), func(t *testing.T) {
 				s := onDevice(t, kind)
 				device, file := s.device(), filepath.Join(s.backing().dir(), "volumes", s.backing().id(0))

@@ -492,6 +492,10 @@ func (r *row) chosen(w world, op operation) bool {
 	return !r.sampled || !w.isVolatile()
 }
 
+// mostSteps is more than any operation has. It ends the loops over steps when -run selects
+// none of them.
+const mostSteps = 400
+
 // each injects a fault at the steps of an operation, one after another, until there is no
 // such step, and calls then after each.
 func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*stepTest, outcome)) {
@@ -499,7 +503,7 @@ func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*
 	if testing.Short() && r.sampled {
 		stride = 5
 	}
-	for step, more := from, true; more; step += stride {
+	for step, more := from, true; more && step <= mostSteps; step += stride {
 		more = s.at(t, r, fmt.Sprintf("%s %02d", fault, step), func(s *stepTest) bool {
 			o := s.fault(r, fault, step)
 			then(s, o)
@@ -508,17 +512,25 @@ func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*
 	}
 }
 
-// at runs a case on the disk. It returns the result of f, or false when the case fails.
+// at runs a case on the disk. It returns the result of f, false when the case fails, and true
+// when the case is not selected.
 func (s stepTest) at(t *testing.T, r *row, name string, f func(*stepTest) bool) (more bool) {
-	ok := r.run(t, name, func(t *testing.T) {
-		s.base.TB = t
-		now := s
-		now.setup()
-		more = f(&now)
-		now.finish()
-	})
+	more = true
+	if !inSample(t.Name() + "/" + name) {
+		return true
+	}
+	ok := r.run(t, name, func(t *testing.T) { more = s.once(t, f) })
 	s.base.TB = t
 	return ok && more
+}
+
+// once calls f between the beginning and the end of a case.
+func (s stepTest) once(t *testing.T, f func(*stepTest) bool) bool {
+	s.base.TB = t
+	s.setup()
+	result := f(&s)
+	s.finish()
+	return result
 }
 
 // fault carries out the operation with a fault at a step.
@@ -526,6 +538,9 @@ func (s stepTest) fault(r *row, fault string, step int) outcome {
 	s.Helper()
 	o := task{World: s.world, Op: s.op.name, Fault: fault, Step: step}.run(s)
 	s.Logf("%s at %q: killed %v, %v", fault, o.last(), o.killed, o.err)
+	if len(o.steps) >= mostSteps {
+		s.Fatalf("the operation has %d steps, and the loops end at %d", len(o.steps), mostSteps)
+	}
 	s.checkOriginal()
 	r.steps++
 	return o
@@ -576,8 +591,8 @@ func TestKillDuringRecovery(t *testing.T) {
 	r := begin(t, "kill -9 while recovering from a kill -9")
 	r.sampled = true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
-		for first, more := 1, true; more; first++ {
-			for second, again := 1, true; again && more; second++ {
+		for first, more := 1, true; more && first <= mostSteps; first++ {
+			for second, again := 1, true; again && more && second <= mostSteps; second++ {
 				if testing.Short() && second%14 != first%14 {
 					again = second < 14
 					continue

@@ -45,7 +45,7 @@ func (c *call) importCopy(path string, how allocation, resourceTags map[string]s
 	if err := c.clearImportPath(id, rec); err != nil {
 		return none, errors.Trace(err)
 	}
-	if id, err = c.newImportID(resourceTags); err != nil {
+	if id, err = c.NewImportID(resourceTags, "file"); err != nil {
 		return none, errors.Trace(err)
 	}
 	rec = record{Size: file.Size, Allocation: how, ImportedFrom: path, CopyOf: &file.Identity}

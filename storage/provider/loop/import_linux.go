@@ -166,7 +166,7 @@ func (c *call) importFile(path string, how allocation, resourceTags map[string]s
 		if err := c.clearImportPath(id, rec); err != nil {
 			return none, errors.Trace(err)
 		}
-		if id, err = c.newImportID(resourceTags); err != nil {
+		if id, err = c.NewImportID(resourceTags, "file"); err != nil {
 			return none, errors.Trace(err)
 		}
 		rec = record{Size: file.Size, Phase: object.PhaseImporting, Allocation: how, ImportedFrom: path, Identity: file.Identity}
@@ -180,21 +180,6 @@ func (c *call) importFile(path string, how allocation, resourceTags map[string]s
 		return none, errors.Trace(err)
 	}
 	return c.finishTakeover(id, rec, file)
-}
-
-// newImportID returns the ID of a volume that is to be imported.
-func (c *call) newImportID(resourceTags map[string]string) (string, error) {
-	id, err := object.ImportID(resourceTags)
-	if err != nil {
-		return "", errors.Trace(err)
-	}
-	var rec record
-	if err := c.Records.Load(id, &rec); err == nil {
-		return "", errors.NewNotValid(nil, fmt.Sprintf("this owner has already imported %s: import the file for another owner", id))
-	} else if !errors.Is(err, errors.NotFound) {
-		return "", errors.Trace(err)
-	}
-	return id, nil
 }
 
 // importedBefore returns the volume that a path identifies although no file exists there any
@@ -265,17 +250,7 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 	if err := c.prepareTakeover(file, rec.Allocation); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
-	dir, err := safepath.OpenReal(filepath.Dir(rec.ImportedFrom))
-	if err == nil {
-		defer dir.Close()
-		err = dir.Sync()
-	} else if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
-		err = nil // the directory no longer exists either
-	}
-	if err == nil {
-		err = c.Files.Sync()
-	}
-	if err != nil {
+	if err := c.SyncMove(rec.ImportedFrom); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	return c.finishTakeover(id, rec, file)

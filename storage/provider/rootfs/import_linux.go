@@ -221,16 +221,11 @@ func (k kind) importedFrom(c *object.MountCall, path string) (*filesystem, error
 }
 
 func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
-	id, err := object.ImportID(resourceTags)
+	id, err := c.NewImportID(resourceTags, "directory")
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	f := &filesystem{kind: k, id: id, call: c}
-	if err := c.Records.Load(id, &f.rec); err == nil {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("this owner has already imported %s: import the directory for another owner", id))
-	} else if !errors.Is(err, errors.NotFound) {
-		return nil, errors.Trace(err)
-	}
 	if err := f.checkCapable(); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -268,10 +263,7 @@ func (f *filesystem) finishImport() error {
 			return errors.Trace(f.giveUpImport(err))
 		}
 	}
-	if err := f.call.Files.Sync(); err != nil {
-		return errors.Trace(err)
-	}
-	if err := f.syncParent(); err != nil {
+	if err := f.call.SyncMove(f.rec.ImportedFrom); err != nil {
 		return errors.Trace(err)
 	}
 	dir, found, err := f.openAny()
@@ -352,19 +344,6 @@ func (f *filesystem) checkNoUsers() error {
 		return errors.Trace(err)
 	}
 	return object.CheckNoUsers(dir)
-}
-
-// syncParent makes the removal of the directory from its former parent durable. The parent may
-// no longer exist.
-func (f *filesystem) syncParent() error {
-	parent, err := safepath.OpenReal(filepath.Dir(f.rec.ImportedFrom))
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
-		return nil
-	} else if err != nil {
-		return errors.Trace(err)
-	}
-	defer parent.Close()
-	return errors.Trace(parent.Sync())
 }
 
 // openForeign opens a directory that can be taken over: it is on the filesystem of the storage

@@ -156,15 +156,6 @@ func ErrReleased(id string) error {
 	return errors.NewNotValid(nil, fmt.Sprintf("%s was released and has no owner: import it first", id))
 }
 
-// ImportID returns the ID of an object that is imported for an owner.
-func ImportID(resourceTags map[string]string) (string, error) {
-	owner := storage.OwnerOf(resourceTags)
-	if owner.EntityUUID == "" {
-		owner.EntityUUID = uuid.NewString()
-	}
-	return NewID("imported", owner)
-}
-
 // Adopt replaces the resource tags of an object, which name its owner, with an importer's, if
 // the importer has any. It reports whether the tags change.
 func (o *Ownership) Adopt(resourceTags map[string]string) (changed bool) {

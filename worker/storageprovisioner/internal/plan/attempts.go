@@ -90,11 +90,11 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 // attempt said that an attachment may exist. If a filesystem may exist in part, the volume
 // that backs it need not stay attached.
 func (c *Core) noteAttemptEnd(e *entity) {
-	if !c.options.Attempts || !e.makes() || e.recorded || e.unresolved {
+	if !c.options.Attempts || !e.makes() || e.made == recorded || e.unresolved {
 		return
 	}
 	if e.mayHaveLeftover() {
-		if e.leftover == maybeLeftover && e.op == Create && e.backing != nil {
+		if e.made == maybeMade && e.op == Create && e.backing != nil {
 			c.out.Publish.Ended = append(c.out.Publish.Ended, e.subject())
 		}
 		return
@@ -102,8 +102,9 @@ func (c *Core) noteAttemptEnd(e *entity) {
 	e.attemptEnded = true
 	c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
 	for a := e.attachments.first; a != nil; a = a.next {
-		if !a.recorded && !a.underway() {
-			a.leftover, a.attemptEnded = noLeftover, true
+		if a.made != recorded && !a.underway() {
+			a.madeNothing()
+			a.attemptEnded = true
 			c.settle(a)
 		}
 	}

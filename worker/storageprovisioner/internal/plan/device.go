@@ -54,7 +54,7 @@ func (c *Core) DeviceKnown(volume string, known, hasUUID bool, size uint64) {
 		return
 	}
 	c.wake(d)
-	if e := d.mounted; e != nil && e.flags.has(attachedHere) && e.attachedWithoutUUID && hasUUID {
+	if e := d.mounted; e != nil && e.flags.has(attachedHere) && e.flags.has(withoutUUID) && hasUUID {
 		// clearWork has discarded the arguments.
 		e.flags.set(attachedHere, false)
 		c.requestRead(e)

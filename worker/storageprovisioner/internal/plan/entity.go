@@ -79,10 +79,8 @@ type entity struct {
 
 	// known says what is known of the entity from the state.
 	known knowledge
-	// recorded says that the state has the entity's info: the entity is provisioned.
-	recorded bool
-	// onMachine says that the host of an attachment is a machine.
-	onMachine bool
+	// made says whether the entity has been made or attached, as far as is known.
+	made made
 	// backingKnown says that the facts of a filesystem attachment include the filesystem's
 	// backing volume, if any.
 	backingKnown bool
@@ -90,7 +88,7 @@ type entity struct {
 	release bool
 	// pendingRead says what must be read of the entity.
 	pendingRead pendingRead
-	// flags say whether this worker has attached the entity, and the results of checks.
+	// flags say how the entity is attached, and the results of checks.
 	flags attachFlags
 	// held says that the entity's dependencies must stay, because the entity is attached, may
 	// be attached, or is being attached or made.
@@ -101,15 +99,9 @@ type entity struct {
 	// outdated says that the environment's configuration has changed since the
 	// operation began.
 	outdated bool
-	// attachedWithoutUUID says that the block device that backs a filesystem had no UUID when
-	// the filesystem was attached.
-	attachedWithoutUUID bool
 	// unresolved says that the operation may still be going on; it is repeated unchanged until
 	// its end is known.
 	unresolved bool
-	// leftover says what attempts to make or attach the entity may have left. The attempt is
-	// repeated, and the leftover is looked for before the entity is removed.
-	leftover leftover
 	// attemptEnded says that an attempt to make the entity has ended since the entity was last
 	// given out for reading, so that the fact from that reading is out of date about attempts.
 	attemptEnded bool
@@ -129,19 +121,31 @@ const (
 	stale
 )
 
-// leftover says what failed attempts to make an entity may have left.
-type leftover uint8
+// made says whether an entity has been made or attached, as far as is known. Of an entity that
+// may have been made, the attempt is repeated, and what it left is looked for before the entity
+// is removed.
+type made uint8
 
 const (
-	noLeftover leftover = iota
-	// maybeLeftover: the attempts have ended, but did not say that they made nothing.
-	maybeLeftover
-	// unknownLeftover: it is not known what an attempt did, nor whether it has ended.
-	unknownLeftover
+	notMade made = iota
+	// maybeMade: the attempts have ended, but did not say that they made nothing.
+	maybeMade
+	// unknownMade: it is not known what an attempt did, nor whether it has ended.
+	unknownMade
+	// recorded: the state has the entity's info: the entity is provisioned.
+	recorded
 )
 
-// mayHaveLeftover reports whether attempts to make or attach the entity may have left anything.
-func (e *entity) mayHaveLeftover() bool { return e.leftover != noLeftover }
+// mayHaveLeftover reports whether attempts to make or attach the entity may have left anything
+// that is not recorded.
+func (e *entity) mayHaveLeftover() bool { return e.made == maybeMade || e.made == unknownMade }
+
+// madeNothing notes that the attempts to make or attach the entity have left nothing.
+func (e *entity) madeNothing() {
+	if e.mayHaveLeftover() {
+		e.made = notMade
+	}
+}
 
 // pendingRead says what must be read of an entity.
 type pendingRead uint8
@@ -167,6 +171,9 @@ const (
 	// repairRequested: a user has asked for the check, and the storage is attached again if
 	// the check fails.
 	repairRequested
+	// withoutUUID: the block device that backs the filesystem had no UUID when the filesystem
+	// was attached.
+	withoutUUID
 )
 
 func (f attachFlags) has(flags attachFlags) bool { return f&flags != 0 }

@@ -100,7 +100,7 @@ func (c *Core) finish(e *entity, r *Result) {
 	case r.Err == nil && !r.Deferred:
 		c.noteEarlierAttachment(e, r)
 		e.unresolved = false
-		e.leftover = noLeftover
+		e.madeNothing()
 		e.work.item = nil
 		c.succeed(e, r)
 	case e.life == Gone && !e.mayStillRun(r.Err):
@@ -154,8 +154,8 @@ func (c *Core) noteEarlierAttachment(e *entity, r *Result) {
 	if e.op != Create || !e.mayHaveLeftover() || r.AttachedInfo != nil || e.host == nil {
 		return
 	}
-	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && !a.recorded {
-		a.leftover = max(a.leftover, e.leftover)
+	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && a.made != recorded {
+		a.made = max(a.made, e.made)
 	}
 }
 
@@ -183,7 +183,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 	switch {
 	case e.makes() && (e.orphan || e.life == Gone):
 		c.undo(e, r)
-	case e.op == Resize && (e.life == Gone || !e.recorded):
+	case e.op == Resize && (e.life == Gone || e.made != recorded):
 		// The state has removed the entity. If it has an entity with the same ID again, that
 		// is another one, which has not grown.
 		c.finishWithoutRecord(e)
@@ -216,7 +216,8 @@ func (c *Core) fail(e *entity, r *Result) {
 	case r.Deferred:
 		e.stalled = deferred
 	case e.makes() && storage.IsIncomplete(r.Err):
-		e.stalled, e.unresolved, e.leftover = deferred, false, noLeftover
+		e.stalled, e.unresolved = deferred, false
+		e.madeNothing()
 		e.work.failure = r.Err.Error()
 	default:
 		c.noteFailure(e, r)
@@ -275,7 +276,7 @@ func (c *Core) noteFailure(e *entity, r *Result) {
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
 	if e.makes() && !r.Untried {
-		c.noteLeftover(e, r, wasUnresolved)
+		c.noteMade(e, r, wasUnresolved)
 	}
 	if e.stalled == notStalled {
 		w.due = c.now.Add(delay)
@@ -291,21 +292,21 @@ func (c *Core) noteFailure(e *entity, r *Result) {
 	}
 }
 
-// noteLeftover notes whether a failed attempt to make something may have left anything. If the
+// noteMade notes whether a failed attempt to make something may have left anything. If the
 // state remembers attempts, the attempt may have, unless the source says that it has not. If
 // the state does not, there are only two reasons to look for leftovers: the whole call failed,
 // or the attempt may have been going on until this failure.
-func (c *Core) noteLeftover(e *entity, r *Result, wasUnresolved bool) {
+func (c *Core) noteMade(e *entity, r *Result, wasUnresolved bool) {
 	switch {
 	case storage.IsNothingMade(r.Err), e.op == Create && isFinal(r.Err):
 		// A creation that fails for good says the same of the attempts before it.
-		e.leftover = noLeftover
+		e.madeNothing()
 	case isFinal(r.Err):
 		// This attempt made nothing; that says nothing about earlier ones.
 	case r.Unknown, wasUnresolved && !e.unresolved:
-		e.leftover = unknownLeftover
+		e.made = max(e.made, unknownMade)
 	case c.options.Attempts && !e.unresolved:
-		e.leftover = max(e.leftover, maybeLeftover)
+		e.made = max(e.made, maybeMade)
 	}
 }
 
@@ -428,12 +429,12 @@ func (c *Core) Published(s Subject, err error) {
 // finishRecorded ends an operation whose result the state has recorded.
 func (c *Core) finishRecorded(e *entity, r *Result) {
 	c.refresh(e)
-	e.recorded = true
+	e.made = recorded
 	e.flags.set(checkFailed, false)
 	if r.Size > 0 {
 		e.size = r.Size
 	}
-	e.flags.set(attachedHere, e.op == Attach && !(e.attachedWithoutUUID && e.heldBacking != nil && e.heldBacking.hasUUID))
+	e.flags.set(attachedHere, e.op == Attach && !(e.flags.has(withoutUUID) && e.heldBacking != nil && e.heldBacking.hasUUID))
 	if e.known != neverRead && e.life != Alive {
 		// How to remove the entity could not be read before the entity was recorded. Or the
 		// state had removed the entity before, and has it again.
@@ -493,7 +494,6 @@ func (c *Core) adopt(source *queue, r *Result) {
 func (c *Core) createdAttachment(source *queue, r *Result) *entity {
 	e := c.entity(r.Attached)
 	e.queue = source
-	e.onMachine = true
 	e.id = r.ID
 	c.hold(e)
 	return e

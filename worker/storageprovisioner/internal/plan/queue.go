@@ -193,17 +193,17 @@ func (c *Core) start(e *entity) Item {
 		return again
 	}
 	if e.op == Attach {
-		e.attachedWithoutUUID = e.heldBacking == nil || !e.heldBacking.hasUUID
+		e.flags.set(withoutUUID, e.heldBacking == nil || !e.heldBacking.hasUUID)
 	}
-	if e.storage.recorded {
+	if e.storage.made == recorded {
 		e.id = e.storage.id
 	}
 	item := Item{Subject: e.subject(), ID: e.id, Release: e.release, Args: e.work.args, Repeat: e.mustRepeatCreate()}
 	if item.Ownership = c.ownership[e.storage]; item.Ownership == NotAsked {
 		item.Owner = e.work.owner
 	}
-	item.Noted = !c.options.Attempts || e.recorded || !e.makes() || item.Repeat
-	if e.onMachine {
+	item.Noted = !c.options.Attempts || e.made == recorded || !e.makes() || item.Repeat
+	if e.host != nil {
 		item.Instance = e.host.instance
 	}
 	return item

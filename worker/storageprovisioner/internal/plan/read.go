@@ -161,7 +161,7 @@ func (c *Core) Observe(f Fact) {
 // attach it.
 func (c *Core) noteUnwantedAttachment(volume Key) {
 	v := c.find(volume)
-	if v != nil && v.known != neverRead && !v.recorded && v.life == Alive {
+	if v != nil && v.known != neverRead && v.made != recorded && v.life == Alive {
 		c.requireRead(v)
 		c.settle(v)
 	}
@@ -193,10 +193,14 @@ func (c *Core) readFailed(key Key, err error) {
 func (c *Core) learn(e *entity, f Fact) {
 	e.known = fresh
 	e.life = f.Life
-	e.recorded = f.Recorded
-	if f.Attempted && !f.Recorded && !e.attemptEnded && !e.underway() {
-		e.leftover = unknownLeftover
+	switch {
+	case f.Recorded:
+		e.made = recorded
+	case f.Attempted && !e.attemptEnded && !e.underway():
+		e.made = unknownMade
 		e.ensureWork()
+	case e.made == recorded:
+		e.made = notMade
 	}
 	e.release = f.Release
 	e.size, e.wanted = f.Size, f.Wanted
@@ -204,11 +208,8 @@ func (c *Core) learn(e *entity, f Fact) {
 	if f.ID != "" {
 		e.id = f.ID
 	}
-	if f.Host != "" {
-		e.onMachine = true
-		if !e.kind.Attachment() {
-			c.setHost(e, f.Host)
-		}
+	if f.Host != "" && !e.kind.Attachment() {
+		c.setHost(e, f.Host)
 	}
 	if f.Backing != "" {
 		c.setDevice(&e.backing, c.device(f.Backing))
@@ -249,7 +250,7 @@ func (c *Core) removeOrphan(e *entity) {
 	if e.known == stale {
 		e.known = fresh
 	}
-	e.recorded = true
+	e.made = recorded
 	e.release = false
 	e.life = Dead
 	c.makeIdle(e)

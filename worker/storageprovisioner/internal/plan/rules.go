@@ -23,7 +23,7 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 // did, because the volume or filesystem is no longer wanted as it was. A managed filesystem
 // needs no repetition, because it goes with its volume.
 func (e *entity) mustRepeatCreate() bool {
-	return e.mayHaveLeftover() && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
+	return e.mayHaveLeftover() && e.made != recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
 }
 
 func (c *Core) decideStorage(e *entity) (Op, awaited) {
@@ -33,7 +33,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return None, nil
 	case e.mustRepeatCreate():
 		return Create, nil
-	case e.life == Dead && (!e.recorded || class == Static):
+	case e.life == Dead && (e.made != recorded || class == Static):
 		return Remove, nil
 	case e.life == Dead:
 		if e.users > 0 {
@@ -42,13 +42,13 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return Destroy, nil
 	case e.life != Alive || class == Static:
 		return None, nil
-	case e.recorded && e.wanted > e.size:
+	case e.made == recorded && e.wanted > e.size:
 		return Resize, c.growthNeed(e)
-	case e.recorded || e.args() == nil:
+	case e.made == recorded || e.args() == nil:
 		return None, nil
 	}
 	if e.kind == Filesystem {
-		if c.options.Attempts && e.backing != nil && e.leftover != unknownLeftover && !c.wantedHere(e) {
+		if c.options.Attempts && e.backing != nil && e.made != unknownMade && !c.wantedHere(e) {
 			return Create, e
 		}
 		// The filesystem needs its machine when it is attached, not when it is made.
@@ -142,7 +142,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is managed decides which worker it belongs to.
 		return Attach, s
 	}
-	if s.op == Create && s.underway() || s.mayHaveLeftover() && !s.recorded && s.backing == nil && (s.op == Create || s.known == stale) {
+	if s.op == Create && s.underway() || s.mayHaveLeftover() && s.made != recorded && s.backing == nil && (s.op == Create || s.known == stale) {
 		// The creation may attach the storage as well, or may have attached it.
 		return Attach, s
 	}
@@ -150,12 +150,12 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	switch {
 	case class == Foreign:
 		return None, nil
-	case e.life != Alive && (!e.recorded && !e.mayHaveLeftover() || class == Static):
+	case e.life != Alive && (e.made != recorded && !e.mayHaveLeftover() || class == Static):
 		return Remove, nil
 	case e.life != Alive && e.id == "" && s.known == neverRead && !e.orphan:
 		// A former worker may have attached the storage under its ID, which is not known yet.
 		return Detach, s
-	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.mayHaveLeftover():
+	case e.life != Alive && e.id == "" && e.made != recorded && !e.orphan && s.made != recorded && !s.mayHaveLeftover():
 		// The storage that may have been attached has been destroyed, or was never made.
 		return Remove, nil
 	case e.life != Alive:
@@ -166,15 +166,15 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 			return Detach, s
 		}
 		return Detach, nil
-	case e.flags.has(attachedHere) && e.recorded && e.flags.has(checkDue):
+	case e.flags.has(attachedHere) && e.made == recorded && e.flags.has(checkDue):
 		return Check, nil
-	case e.flags.has(attachedHere) && e.recorded || class == Static || e.args() == nil:
+	case e.flags.has(attachedHere) && e.made == recorded || class == Static || e.args() == nil:
 		return None, nil
 	}
 	switch {
 	case s.op == Destroy:
 		return Attach, s
-	case e.id == "" && !s.recorded:
+	case e.id == "" && s.made != recorded:
 		return Attach, s
 	}
 	if need := c.machineNeed(e); need != nil {
@@ -185,7 +185,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 
 // machineNeed returns the machine that must be provisioned first, or nil.
 func (c *Core) machineNeed(e *entity) awaited {
-	if !e.onMachine || e.host.instance != "" {
+	if e.host == nil || e.host.instance != "" {
 		return nil
 	}
 	return e.host

@@ -30,6 +30,8 @@ type base struct {
 	loop string
 	// dir is the mount point.
 	dir string
+	// free is the space that is available at first, in bytes.
+	free uint64
 }
 
 // baseSize is a size in MiB that is enough for count objects of a kind.
@@ -67,11 +69,34 @@ func newBaseOf(t testing.TB, kind string, size uint64) *base {
 		t.Fatal(err)
 	}
 	b.mount()
+	b.free = b.available()
 	t.Cleanup(func() {
 		b.TB = t
 		b.end()
 	})
 	return b
+}
+
+// available returns how much space is available on the disk, in bytes.
+func (b *base) available() uint64 {
+	b.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(b.dir, &st); err != nil {
+		b.Fatal(err)
+	}
+	return st.Bavail * uint64(st.Bsize)
+}
+
+// awaitSpace waits for the space of removed files: XFS frees it a moment later.
+func (b *base) awaitSpace() {
+	b.Helper()
+	const directories = 8 << 20
+	eventually(b, func() error {
+		if available := b.available(); available+directories < b.free {
+			return fmt.Errorf("%d MiB are available on the empty disk, and %d were at first", available>>20, b.free>>20)
+		}
+		return nil
+	})
 }
 
 func (b *base) mount() {

@@ -527,6 +527,7 @@ func (s stepTest) at(t *testing.T, r *row, name string, f func(*stepTest) bool) 
 // once calls f between the beginning and the end of a case.
 func (s stepTest) once(t *testing.T, f func(*stepTest) bool) bool {
 	s.base.TB = t
+	s.base.awaitSpace()
 	s.setup()
 	result := f(&s)
 	s.finish()

@@ -11,7 +11,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/juju/clock"
+	"github.com/juju/names/v5"
+
 	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/markfile"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
 )
 
 // secrets declares storage of every kind whose data outlives a reboot.
@@ -285,6 +293,72 @@ func TestRestoreOfHalfDetachedStorage(t *testing.T) {
 	if loops := loopsBelow(t, m.dir); len(loops) > 0 {
 		t.Errorf("still attached: %v", loops)
 	}
+}
+
+// Storage is asked for and not made yet when the state is copied. It is made, attached and used;
+// the copy is put back, and the storage is removed before a worker has made it again. Nothing of
+// it is left.
+// Finding N32.
+func TestRestoredStateRemovesWhatWasMadeSince(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	m.stop()
+	offline := func(change func(*state.State) error) {
+		t.Helper()
+		store, err := boltkv.Open(filepath.Join(m.data, "state.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		st, err := state.Open(state.Config{
+			Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders(),
+			Marks: markfile.New(filepath.Join(m.data, "state.mark")),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		if err := change(st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := []string{"raw", "data", "scratch", "logs"}
+	offline(func(st *state.State) error {
+		var wanted []state.StorageParams
+		for name, pool := range map[string]string{"raw": "loop", "data": "loop", "scratch": "tmpfs", "logs": "rootfs"} {
+			p := state.StorageParams{Name: name, Kind: storage.StorageKindBlock, Pool: pool, Size: 16, Machine: names.NewMachineTag("0")}
+			if name != "raw" {
+				p.Kind, p.MountPoint = storage.StorageKindFilesystem, m.mount(name)
+			}
+			wanted = append(wanted, p)
+		}
+		return st.AddStorage(wanted...)
+	})
+	copied, err := os.ReadFile(filepath.Join(m.data, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.start()
+	m.must(append([]string{"attach", "--wait"}, all...)...)
+	// The copy is noticed to be older, because numbers were handed out twice since: a crash may
+	// cut off the last time.
+	for _, name := range []string{"later", "last"} {
+		m.writeSpec("storage: [{name: " + name + ", directive: 'loop,1M', kind: block}]")
+		m.apply()
+		m.must("remove", name, "--wait")
+	}
+	m.kill()
+	if err := os.WriteFile(filepath.Join(m.data, "state.db"), copied, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	offline(func(st *state.State) error { return st.RemoveStorage(all) })
+	m.start()
+	m.poll("storage is still there", func() bool { return len(m.status()) == 0 })
+	m.wantNoStorage()
+	if r := m.must("orphans"); strings.Contains(r.All(), "filesystem-") || strings.Contains(r.All(), "volume-") {
+		t.Errorf("orphans are left:\n%s", r.All())
+	}
+	m.stop()
 }
 
 // An orphan is deleted only when it is not attached.

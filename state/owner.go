@@ -116,7 +116,7 @@ func (a *Accessor) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
 		return params.OwnerResult{
 			ModelUUID:  state.UUID,
 			EntityUUID: e.UUID,
-			Check:      e.Info != nil && e.Generation < state.Generation,
+			Check:      (e.Info != nil || e.Attempted) && e.Generation < state.Generation,
 		}, nil
 	}, func(owner params.OwnerResult, err *params.Error) params.OwnerResult {
 		owner.Error = err

@@ -77,8 +77,8 @@ type OwnerResult struct {
 	EntityUUID string `json:"entity-uuid"`
 
 	// Check says that the owner must be compared with the one that the provider knows before
-	// anything is done to the storage, because the storage was recorded before the state was
-	// restored.
+	// anything is done to the storage, because the storage was recorded, or may have been made,
+	// before the state was restored.
 	Check bool `json:"check,omitempty"`
 
 	Error *Error `json:"error,omitempty"`

@@ -256,6 +256,22 @@ func TestUnknownAttachIsDetached(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
+// If the life of an attachment is dying, and nothing else can be read about it, it is not
+// attached again.
+// Finding N33.
+func TestDyingAttachmentNotAttachedWhileUnreadable(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a, failing(storage.Permanent(errors.New("refused"))))
+	s.observe(wanted(a, dying, func(f *plan.Fact) { f.Err = errors.New("unreadable") }))
+	s.core.Refresh()
+	s.does("read volume attachment 0 on machine-0")
+	s.observe(wanted(a, dying))
+	s.does("remove volume attachment 0 on machine-0")
+}
+
 // An attachment that may have been made to a volume that has since been destroyed is not
 // detached with an empty ID: there is nothing left to detach from.
 // Finding N23.

@@ -13,7 +13,7 @@ import (
 type Fact struct {
 	Subject
 	// Err says why the entity could not be read. The entity is read again later, and the other
-	// fields but Subject mean nothing.
+	// fields but Subject and Life mean nothing. Life is Gone if it was not read either.
 	Err  error
 	Life Life
 	// Recorded says that the state has the entity's info: the entity is provisioned. Attempted
@@ -112,7 +112,7 @@ func takeFirst[T any](list *[]T, n int) []T {
 func (c *Core) Observe(f Fact) {
 	c.countFirstRead(f.Key.Kind)
 	if f.Err != nil {
-		c.readFailed(f.Key, f.Err)
+		c.readFailed(f)
 		return
 	}
 	if _, ok := c.unreadable[f.Key]; ok {
@@ -175,17 +175,24 @@ type unreadable struct {
 }
 
 // readFailed notes that an entity cannot be read. The entity is read again later; until then
-// the core keeps what it knew of the entity.
-func (c *Core) readFailed(key Key, err error) {
-	u, ok := c.unreadable[key]
+// the core keeps what it knew of the entity. If only its life could be read, and it is no
+// longer wanted, nothing is done about it until then.
+func (c *Core) readFailed(f Fact) {
+	u, ok := c.unreadable[f.Key]
 	if !ok {
 		u.since = c.now
 	}
 	u.attempts++
-	u.message = err.Error()
+	u.message = f.Err.Error()
 	u.due = c.now.Add(c.options.Retry.Delay(u.attempts))
-	c.unreadable[key] = u
-	c.options.Timetable.Add(key, key, u.due)
+	c.unreadable[f.Key] = u
+	c.options.Timetable.Add(f.Key, f.Key, u.due)
+	e := c.findSubject(f.Subject)
+	if e != nil && e.known == fresh && e.life == Alive && (f.Life == Dying || f.Life == Dead) && !e.orphan {
+		e.known = stale
+		c.settle(e)
+		c.wake(e)
+	}
 }
 
 // learn updates an entity from a fact. The source of an entity does not change and is not read

@@ -61,11 +61,11 @@ func DescribeBatch(batch plan.Batch, of string) string {
 // Perform carries out the batch of a call, after asking the source for owners if the batch
 // says so. It returns a result for each item.
 func Perform(call Call, source Operations) []plan.Result {
-	items, refused := checkOwners(call, source)
+	items, ended := checkOwners(call, source)
 	if len(items) == 0 {
-		return refused
+		return ended
 	}
-	return append(callOperation(call, source, items), refused...)
+	return append(callOperation(call, source, items), ended...)
 }
 
 func callOperation(call Call, source Operations, items []plan.Item) []plan.Result {

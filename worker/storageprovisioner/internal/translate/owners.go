@@ -12,29 +12,50 @@ import (
 )
 
 // checkOwners asks the source once for the owners of the items that need a check. It returns
-// the items to go ahead with, and results for those that belong to another owner or cannot be
-// checked.
-func checkOwners(call Call, source Operations) (checked []plan.Item, refused []plan.Result) {
+// the items to go ahead with, and the results of the others: of those that belong to another
+// owner or cannot be checked, and of detachments for which there is nothing to detach.
+func checkOwners(call Call, source Operations) (checked []plan.Item, ended []plan.Result) {
 	items := call.Batch.Items
-	mustCheck := func(item plan.Item) bool { return item.Owner != nil && !item.Repeat }
+	// The state does not know the ID of what may have been made since it was backed up.
+	unnamed := func(item plan.Item) bool { return call.Batch.Op == plan.Detach && item.ID == "" }
+	mustCheck := func(item plan.Item) bool { return item.Owner != nil && !item.Repeat || unnamed(item) }
 	if !slices.ContainsFunc(items, mustCheck) {
 		return items, nil
 	}
 	objects, known, err := listOwners(call, source)
 	for _, item := range items {
 		itemErr := err
-		if !mustCheck(item) {
+		switch {
+		case !mustCheck(item):
 			itemErr = nil
-		} else if err == nil {
+		case err != nil:
+		case unnamed(item):
+			object := ownedBy(objects, item.Owner)
+			if object == nil {
+				ended = append(ended, item.Ended(plan.Result{}))
+				continue
+			}
+			item.ID, item.Ownership = object.ID, plan.Owned
+		default:
 			item.Ownership, itemErr = checkOwner(call.Batch, item, objects[item.ID], known)
 		}
 		if itemErr != nil {
-			refused = append(refused, item.Ended(plan.Result{Err: itemErr, Untried: true}))
+			ended = append(ended, item.Ended(plan.Result{Err: itemErr, Untried: true}))
 		} else {
 			checked = append(checked, item)
 		}
 	}
-	return checked, refused
+	return checked, ended
+}
+
+// ownedBy returns the object of an owner, or nil if the source has no such object.
+func ownedBy(objects map[string]*storage.OwnedObject, owner *storage.Owner) *storage.OwnedObject {
+	for _, object := range objects {
+		if owner != nil && storage.OwnerOf(object.ResourceTags) == *owner && !object.Released {
+			return object
+		}
+	}
+	return nil
 }
 
 // listOwners returns the objects of a source, by ID. known is false if the source does not

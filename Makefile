@@ -1,7 +1,10 @@
 # Targets for people. `make help` lists them.
 
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 STOWAGE_DIR ?= /var/lib/stowage
 WORKER := ./worker/storageprovisioner/...
+SCALE := ./worker/storageprovisioner/internal/scale
 FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -36,8 +39,8 @@ lint: ## Run gofmt, go vet and staticcheck
 race: ## Run the tests except e2e under the race detector (RACE=: without -short)
 	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
 
-generate: ## Rewrite the generated files: linked.txt, the tables of behaviours, the command-line page
-	go test -count=1 -run='^(TestLinkedPackages|TestTablesAreCurrent|TestCommandLinePageIsCurrent)$$' . ./cmd/stowage/internal/cli -args -update
+generate: ## Rewrite the generated files: linked.txt, the tables of behaviours and figures, the command-line page
+	go test -count=1 -run='^(TestLinkedPackages|TestTablesAreCurrent|TestFiguresAreThoseMeasured|TestCommandLinePageIsCurrent)$$' . ./cmd/stowage/internal/cli -args -update
 
 verify: packages ## Run all searches and measurements with a new seed, and print a table (ONLY='soak faults', SEED=1)
 	@scripts/verify $(ONLY)
@@ -82,14 +85,25 @@ bench-apply: packages ## Measure creating and removing 200 ext4 volumes on loop 
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e
 
 bench-dataplane: packages ## Measure the data plane against the classic commands and bare system calls (CHECK=1: quick, ratios only)
-	@# In a mount namespace of its own, so that no other namespace keeps its mounts.
-	unshare --mount go run ./storage/provider/internal/bench $(if $(CHECK),-check)
+ifdef CHECK
+	STOWAGE_REQUIRE_ROOT=1 go test -count=1 -run '^TestRatios$$' -v $(SANDBOX) ./storage/provider/internal/bench -args -bounds
+else
+	for _ in 1 2 3 4 5 6; do go test -run '^$$' -bench . -benchtime 1x $(SANDBOX) ./storage/provider/internal/bench || exit; done
+endif
 
-bench-scale: ## Measure the worker with up to a million volumes (CHECK=1: quick, ratios only)
-	go run ./worker/storageprovisioner/internal/scale $(if $(CHECK),-check,-csv docs/explanation/performance.csv -plot docs/explanation/performance.svg)
+bench-scale: ## Measure the worker with up to a million volumes (CHECK=1: quick, ratios only; OUT=new.txt for benchstat)
+ifdef CHECK
+	go test -count=1 -run '^TestBounds$$' -v $(SCALE) -args -bounds
+else
+	for _ in 1 2; do go test -timeout=0 -run '^$$' -bench . -benchtime 1x $(SCALE) || exit; done | tee $(or $(OUT),docs/explanation/performance.txt)
+endif
 
 bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances (CHECK=1: quick, growth only)
-	go run ./cmd/stowage/internal/bench $(if $(CHECK),-check)
+ifdef CHECK
+	go test -count=1 -run '^TestStateGrowth$$' -v ./cmd/stowage/internal/bench -args -bounds
+else
+	go test -timeout=0 -run '^$$' -bench '^BenchmarkState$$' -benchtime 1x ./cmd/stowage/internal/bench
+endif
 
 model: ## Check the model of the life cycle with spin (docs/model; CHECK=1: only the small one)
 	@scripts/packages spin:spin gcc:build-essential

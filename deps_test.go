@@ -96,7 +96,6 @@ var rules = []rule{{
 }, {
 	packages: []string{"./storage/provider/internal/...", "./storage/internal/..."},
 	but: []string{
-		"./storage/provider/internal/bench",                                            // a command
 		"./storage/provider/internal/object", "./storage/provider/internal/sourcetest", // shared by the sources
 	},
 	never:  []string{"./storage"},
@@ -155,7 +154,7 @@ var rules = []rule{{
 	reason:   "a state file can be copied and restored even if the state in it cannot be opened; callers interpret the contents",
 }, {
 	packages: []string{"./..."},
-	but:      []string{"./testing/...", "./worker/storageprovisioner/internal/scale"}, // a benchmark is a test, too
+	but:      []string{"./testing/..."},
 	never:    []string{"./testing/..."},
 	reason:   "fakes are for tests",
 }, {

@@ -1,73 +1,124 @@
 package stowage_test
 
 import (
-	"encoding/csv"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// The worker's figures in documents are those of the last `make bench-scale`.
-func TestFiguresAreThoseMeasured(t *testing.T) {
-	file, err := os.Open("docs/explanation/performance.csv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	records, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	column := make(map[string]int)
-	for i, name := range records[0] {
-		column[name] = i
-	}
-	var workloads []string
-	micros := make(map[string]string) // by workload: the cells of its table row
-	bulk := make(map[string][]string) // the records of bulk, by number of entities
-	for _, record := range records[1:] {
-		workload, n := record[column["workload"]], record[column["n"]]
-		if micros[workload] == "" {
-			workloads = append(workloads, workload)
-		}
-		micros[workload] += fmt.Sprintf(" %.1f |", parseFigure(t, record[column["ns_per_entity"]])/1000)
-		if workload == "bulk" {
-			bulk[n] = record
-		}
-	}
-	if len(workloads) < 7 || bulk["100000"] == nil || bulk["1000000"] == nil {
-		t.Fatalf("performance.csv has the workloads %q, and bulk for %d numbers of entities; want at least 7 workloads, and bulk for 100000 and 1000000", workloads, len(bulk))
-	}
-	for _, workload := range workloads {
-		wantText(t, "docs/explanation/performance.md", "\n| "+workload+" |"+micros[workload])
-	}
-	for _, figure := range []string{
-		fmt.Sprintf("%.1f µs", parseFigure(t, bulk["100000"][column["ns_per_entity"]])/1000),
-		fmt.Sprintf("%.1f times", parseFigure(t, bulk["100000"][column["times_floor"]])),
-		bulk["1000000"][column["live_bytes_per_entity"]] + " bytes",
-	} {
-		wantText(t, "README.md", figure)
-	}
-}
+// The file of the last `make bench-scale`, and the document with a table of its figures.
+const (
+	figuresFile = "docs/explanation/performance.txt"
+	figuresPage = "docs/explanation/performance.md"
+)
 
-// wantText checks that a document contains a text.
-func wantText(t *testing.T, name, text string) {
+// figures holds the least value of each benchmark and unit.
+type figures map[string]map[string]float64
+
+var benchmarkName = regexp.MustCompile(`^Benchmark(\S+)-\d+$`)
+
+// readFigures reads the output of benchmarks. It also returns their names, in order.
+func readFigures(t *testing.T, name string) (all figures, order []string) {
 	t.Helper()
 	data, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(data), text) {
-		t.Errorf("%s does not contain %q", name, text)
+	all = make(figures)
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || !benchmarkName.MatchString(fields[0]) {
+			continue
+		}
+		benchmark := benchmarkName.FindStringSubmatch(fields[0])[1]
+		if all[benchmark] == nil {
+			all[benchmark] = make(map[string]float64)
+			order = append(order, benchmark)
+		}
+		for pair := range slices.Chunk(fields[2:], 2) {
+			value, err := strconv.ParseFloat(pair[0], 64)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", name, benchmark, err)
+			}
+			if least, ok := all[benchmark][pair[1]]; !ok || value < least {
+				all[benchmark][pair[1]] = value
+			}
+		}
 	}
+	return all, order
 }
 
-func parseFigure(t *testing.T, s string) float64 {
-	figure, err := strconv.ParseFloat(s, 64)
+// workerTable returns the table of the worker's figures.
+func workerTable(all figures, order []string) string {
+	sizes := []int{1_000, 10_000, 100_000, 1_000_000}
+	var table strings.Builder
+	table.WriteString("| |")
+	for _, n := range sizes {
+		fmt.Fprintf(&table, " n = %d |", n)
+	}
+	fmt.Fprintf(&table, " wall time | calls of accessors, of providers | allocated | kept |\n|%s\n", strings.Repeat(" --- |", len(sizes)+5))
+	for _, benchmark := range order {
+		workload, ok := strings.CutPrefix(benchmark, "Worker/")
+		workload, first := strings.CutSuffix(workload, fmt.Sprintf("/n=%d", sizes[0]))
+		if !ok || !first {
+			continue
+		}
+		fmt.Fprintf(&table, "| %s |", workload)
+		var largest map[string]float64
+		for _, n := range sizes {
+			worker, floor := all[fmt.Sprintf("Worker/%s/n=%d", workload, n)], all[fmt.Sprintf("Floor/%s/n=%d", workload, n)]
+			if worker == nil {
+				table.WriteString(" |")
+				continue
+			}
+			largest = worker
+			fmt.Fprintf(&table, " %.1f (%.1f×) |", worker["cpu-ns/entity"]/1000, worker["cpu-ns/entity"]/floor["cpu-ns/entity"])
+		}
+		fmt.Fprintf(&table, " %.1f | %.0f, %.0f | %.1f kB | %.0f B |\n", largest["ns/entity"]/1000,
+			largest["accessor-calls"], largest["provider-calls"], largest["B/entity"]/1000, largest["kept-B/entity"])
+	}
+	return table.String()
+}
+
+var workerTableMark = regexp.MustCompile(`(?s)(<!-- The worker: generated.*?-->\n\n).*?(\n\n|$)`)
+
+// The worker's figures in documents are those of the last `make bench-scale`.
+func TestFiguresAreThoseMeasured(t *testing.T) {
+	all, order := readFigures(t, figuresFile)
+	data, err := os.ReadFile(figuresPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return figure
+	page := string(data)
+	if !workerTableMark.MatchString(page) {
+		t.Fatalf("%s does not say where the table of the worker is", figuresPage)
+	}
+	want := workerTableMark.ReplaceAllString(page, "${1}"+strings.TrimSuffix(workerTable(all, order), "\n")+"${2}")
+	if want != page {
+		if !*update {
+			t.Errorf("%s has other figures than %s: run %s", figuresPage, figuresFile, updateCommand)
+		} else if err := os.WriteFile(figuresPage, []byte(want), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := "/bulk/n=100000"
+	worker, floor := all["Worker"+many], all["Floor"+many]
+	for _, figure := range []string{
+		fmt.Sprintf("%.1f µs", worker["cpu-ns/entity"]/1000),
+		fmt.Sprintf("%.1f times", worker["cpu-ns/entity"]/floor["cpu-ns/entity"]),
+		fmt.Sprintf("%.0f bytes", all["Worker/bulk/n=1000000"]["kept-B/entity"]),
+	} {
+		if !strings.Contains(string(readme), figure) {
+			t.Errorf("README.md does not say %q, as %s does", figure, figuresFile)
+		}
+	}
 }

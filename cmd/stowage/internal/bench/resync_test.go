@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"strconv"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
-	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/cputime"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/clocktest"
@@ -29,24 +29,15 @@ const (
 	resyncLimit    = 2 * time.Second
 )
 
-// BenchmarkResync measures a resync when nothing has changed:
-//
-//	go test -run=^$ -bench=Resync ./cmd/stowage/internal/bench
+// BenchmarkResync measures a resync when nothing has changed.
 func BenchmarkResync(b *testing.B) {
-	w := &world{n: resyncEntities / 4, dir: b.TempDir()}
-	must := func(err error) {
-		if err != nil {
-			b.Helper()
-			b.Fatal(err)
-		}
-	}
-	must(w.open())
-	defer func() { must(w.close()) }()
-	must(w.apply(declaration("data", w.n)))
-	must(w.recordVolumes())
-	must(w.state.SetMachineBlockDevices(machine, loopDevices(w.n)))
-	must(w.recordFilesystems())
-	must(w.state.SetEnvironConfig(map[string]any{"name": "bench", "type": "bench", "uuid": w.state.UUID()}))
+	w := newWorld(b, resyncEntities/4)
+	defer func() { w.must(w.close()) }()
+	w.must(w.apply(declaration("data", w.n)))
+	w.must(w.recordVolumes())
+	w.must(w.state.SetMachineBlockDevices(machine, loopDevices(w.n)))
+	w.must(w.recordFilesystems())
+	w.must(w.state.SetEnvironConfig(map[string]any{"name": "bench", "type": "bench", "uuid": w.state.UUID()}))
 
 	read := &countingAccessor{Accessor: w.Accessor}
 	clock := clocktest.New()
@@ -59,21 +50,21 @@ func BenchmarkResync(b *testing.B) {
 		Logger:             nopLogger{},
 	}
 	p, err := storageprovisioner.New(cfg.WithAccessors(read))
-	must(err)
+	w.must(err)
 	defer func() {
 		p.Kill()
-		must(p.Wait())
+		w.must(p.Wait())
 	}()
 	// At its start the worker reads everything once, and attaches it.
 	waitIdle(p, resyncEntities)
 
 	var total time.Duration
 	for b.Loop() {
-		start, done := cpuTime(b), read.expect(resyncEntities)
+		start, done := cputime.Used(), read.expect(resyncEntities)
 		clock.Step(b, time.Hour, 1)
 		<-done
 		waitIdle(p, resyncEntities)
-		total += cpuTime(b) - start
+		total += cputime.Used() - start
 	}
 	each := total / time.Duration(b.N)
 	b.ReportMetric(each.Seconds(), "cpu-s/op")
@@ -143,15 +134,6 @@ func waitIdle(w worker.Worker, entities int) {
 			return
 		}
 	}
-}
-
-// cpuTime returns the CPU time that the process has used.
-func cpuTime(b *testing.B) time.Duration {
-	var used unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // attacher is a provider of existing storage, whose attaching does nothing and succeeds.

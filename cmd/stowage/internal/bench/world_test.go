@@ -1,8 +1,9 @@
-package main
+package bench
 
 import (
 	"fmt"
 	"path/filepath"
+	"testing"
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
@@ -22,6 +23,7 @@ var machine = names.NewMachineTag("0")
 
 // world is a state on disk with n instances, and its machine's worker.
 type world struct {
+	tb  testing.TB
 	n   int
 	dir string
 
@@ -33,6 +35,20 @@ type world struct {
 	volumeChanges, filesystemChanges                     watcher.StringsWatcher
 	volumeAttachmentChanges, filesystemAttachmentChanges watcher.MachineStorageIdsWatcher
 	storageChanges                                       watcher.NotifyWatcher
+}
+
+// newWorld returns an open world. The caller closes it.
+func newWorld(tb testing.TB, n int) *world {
+	w := &world{tb: tb, n: n, dir: tb.TempDir()}
+	w.must(w.open())
+	return w
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.tb.Helper()
+		w.tb.Fatal(err)
+	}
 }
 
 func (w *world) file() string { return filepath.Join(w.dir, "state.db") }
@@ -62,7 +78,7 @@ func (w *world) close() error {
 		return errors.Trace(err)
 	}
 	err := w.store.Close()
-	*w = world{n: w.n, dir: w.dir}
+	*w = world{tb: w.tb, n: w.n, dir: w.dir}
 	return errors.Trace(err)
 }
 

@@ -1,8 +1,6 @@
-package main
+package scale
 
 import (
-	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -14,21 +12,17 @@ import (
 // killAfter holds the parts of the volumes that are attached when a worker is killed.
 var killAfter = []float64{0, 0.01, 0.3, 0.6, 0.9}
 
-// tryKilling kills workers at several points of a burst of n volumes, and returns a verdict on
-// the one that took longest to end.
-func tryKilling(_ io.Writer, n int, b bounds) ([]verdict, error) {
-	var longest time.Duration
+// killAtSeveralPoints kills workers at several points of a burst of n volumes, and returns how
+// long the one that took longest took to end.
+func killAtSeveralPoints(n int) (longest time.Duration, err error) {
 	for _, part := range killAfter {
 		took, err := kill(n, int(part*float64(n)))
 		if err != nil {
-			return nil, errors.Annotatef(err, "%s with %d", killing, n)
+			return 0, errors.Annotatef(err, "kill in a burst of %d", n)
 		}
 		longest = max(longest, took)
 	}
-	return []verdict{{
-		fmt.Sprintf("%s, ms until a worker has ended that is killed in the midst of a burst of %d volumes", killing, n),
-		float64(longest) / float64(time.Millisecond), b.end,
-	}}, nil
+	return longest, nil
 }
 
 // kill reports n volumes to a worker at once, kills it when it has attached the given number

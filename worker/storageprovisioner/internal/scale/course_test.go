@@ -1,4 +1,4 @@
-package main
+package scale
 
 import (
 	"runtime"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/cputime"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
@@ -26,8 +27,10 @@ type phase struct {
 	took time.Duration
 }
 
-// usage is the resources used: memory allocated by the process, and calls made of a world.
+// usage is the resources used: CPU time and memory allocated by the process, and calls made of
+// a world.
 type usage struct {
+	cpu                          time.Duration
 	mallocs, bytes               uint64
 	accessorCalls, providerCalls int64
 }
@@ -36,11 +39,12 @@ type usage struct {
 func usedSoFar(w *world.World) usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return usage{m.Mallocs, m.TotalAlloc, w.AccessorCalls(), w.ProviderCalls()}
+	return usage{cputime.Used(), m.Mallocs, m.TotalAlloc, w.AccessorCalls(), w.ProviderCalls()}
 }
 
 // add adds the resources used between before and now.
 func (u *usage) add(before, now usage) {
+	u.cpu += now.cpu - before.cpu
 	u.mallocs += now.mallocs - before.mallocs
 	u.bytes += now.bytes - before.bytes
 	u.accessorCalls += now.accessorCalls - before.accessorCalls

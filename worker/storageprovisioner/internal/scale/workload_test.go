@@ -1,7 +1,6 @@
-package main
+package scale
 
 import (
-	"io"
 	"time"
 
 	"github.com/juju/errors"
@@ -20,13 +19,11 @@ type workload struct {
 	run func(*course)
 	// floor does the same without the worker.
 	floor func(*floor)
-	// events is the number of events for each entity, if they come singly.
-	events int
 	// most caps n; 0: no cap.
 	most int
-	// try replaces the other fields for a workload that has no row in the table but returns
-	// its own verdicts. It measures with up to n entities, and writes its results to out.
-	try func(out io.Writer, n int, b bounds) ([]verdict, error)
+	// timesFloor bounds the CPU time as a multiple of the floor's, with many entities. It is 1.5
+	// times the greatest multiple of several runs on a busy machine.
+	timesFloor float64
 }
 
 // The names of the workloads with targets of their own.
@@ -36,92 +33,85 @@ const (
 	slowTrickle = "trickle-slow"
 	machines    = "machines"
 	managed     = "managed"
-	isolating   = "isolation"
-	idling      = "idle"
-	killing     = "kill"
 )
 
 // manyMachines is the number of machines that attachments are spread over, where it does not
 // matter.
 const manyMachines = 100
 
-// workloads returns all workloads. delay is the duration of each accessor call in the slow
-// one.
-func workloads(delay time.Duration) []workload {
-	return []workload{{
-		name:  bulk,
-		world: manyVolumes,
-		run:   func(c *course) { c.wholeLife(c.world.Volumes) },
-		floor: (*floor).volumesLife,
-	}, {
-		name:   trickle,
-		world:  manyVolumes,
-		run:    trickleIn,
-		floor:  (*floor).volumesUp,
-		events: 2,
-	}, {
-		name: slowTrickle,
-		world: func(n int) world.Options {
-			options := manyVolumes(n)
-			options.Delay = delay
-			return options
-		},
-		run:    trickleIn,
-		floor:  (*floor).volumesUp,
-		events: 2,
-		most:   20_000,
-	}, {
-		name: machines,
-		world: func(n int) world.Options {
-			return world.Options{Volumes: n, Machines: max(n/4, 1), Unprovisioned: true}
-		},
-		run:   machinesOneByOne,
-		floor: (*floor).machinesUp,
-	}, {
-		name: managed,
-		world: func(n int) world.Options {
-			return world.Options{Volumes: n, Filesystems: n, Backed: true, Machines: 1}
-		},
-		run:   devicesOneByOne,
-		floor: (*floor).managedUp,
-	}, {
-		name: "restart",
-		world: func(n int) world.Options {
-			options := manyVolumes(n)
-			options.Recorded = true
-			return options
-		},
-		run:   restart,
-		floor: (*floor).volumesAgain,
-	}, {
-		name: "flaky",
-		world: func(n int) world.Options {
-			options := manyVolumes(n)
-			options.Flaky = true
-			options.Retry = storageprovisioner.RetryPolicy{Min: 10 * time.Millisecond}
-			return options
-		},
-		run: func(c *course) {
-			c.startIdle()
-			c.comesUp(c.world.Volumes)
-		},
-		floor: (*floor).volumesUp,
-	}, {
-		name:  "filesystems",
-		world: func(n int) world.Options { return world.Options{Filesystems: n, Machines: manyMachines} },
-		run:   func(c *course) { c.wholeLife(c.world.Filesystems) },
-		floor: (*floor).filesystemsLife,
-	}, {
-		name: isolating,
-		try:  tryIsolation,
-	}, {
-		name: idling,
-		try:  tryIdling,
-	}, {
-		name: killing,
-		try:  tryKilling,
-	}}
-}
+// slowAccessor is the duration of each accessor call in trickle-slow.
+const slowAccessor = time.Millisecond
+
+var workloads = []workload{{
+	name:       bulk,
+	timesFloor: 5,
+	world:      manyVolumes,
+	run:        func(c *course) { c.wholeLife(c.world.Volumes) },
+	floor:      (*floor).volumesLife,
+}, {
+	name:       trickle,
+	timesFloor: 8.5,
+	world:      manyVolumes,
+	run:        trickleIn,
+	floor:      (*floor).volumesUp,
+}, {
+	name:       slowTrickle,
+	timesFloor: 7.5,
+	world: func(n int) world.Options {
+		options := manyVolumes(n)
+		options.Delay = slowAccessor
+		return options
+	},
+	run:   trickleIn,
+	floor: (*floor).volumesUp,
+	most:  20_000,
+}, {
+	name:       machines,
+	timesFloor: 12,
+	world: func(n int) world.Options {
+		return world.Options{Volumes: n, Machines: max(n/4, 1), Unprovisioned: true}
+	},
+	run:   machinesOneByOne,
+	floor: (*floor).machinesUp,
+}, {
+	name:       managed,
+	timesFloor: 11,
+	world: func(n int) world.Options {
+		return world.Options{Volumes: n, Filesystems: n, Backed: true, Machines: 1}
+	},
+	run:   devicesOneByOne,
+	floor: (*floor).managedUp,
+}, {
+	name:       "restart",
+	timesFloor: 5,
+	world: func(n int) world.Options {
+		options := manyVolumes(n)
+		options.Recorded = true
+		return options
+	},
+	run:   restart,
+	floor: (*floor).volumesAgain,
+}, {
+	name:       "flaky",
+	timesFloor: 7,
+	world: func(n int) world.Options {
+		options := manyVolumes(n)
+		options.Flaky = true
+		options.Retry = storageprovisioner.RetryPolicy{Min: 10 * time.Millisecond}
+		return options
+	},
+	run: func(c *course) {
+		c.startIdle()
+		c.comesUp(c.world.Volumes)
+	},
+	floor: (*floor).volumesUp,
+}, {
+	name:       "filesystems",
+	timesFloor: 6,
+	world:      func(n int) world.Options { return world.Options{Filesystems: n, Machines: manyMachines} },
+	run:        func(c *course) { c.wholeLife(c.world.Filesystems) },
+	floor:      (*floor).filesystemsLife,
+}}
 
 func manyVolumes(n int) world.Options {
 	return world.Options{Volumes: n, Machines: manyMachines}

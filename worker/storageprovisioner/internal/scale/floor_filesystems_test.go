@@ -1,4 +1,4 @@
-package main
+package scale
 
 import (
 	"github.com/juju/names/v5"

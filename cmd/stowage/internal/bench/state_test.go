@@ -75,7 +75,7 @@ func TestStateFigures(t *testing.T) {
 			t.Errorf("%s is not measured", unit)
 		}
 	}
-	// The heap of few instances may be smaller than what another goroutine frees meanwhile.
+	// The heap of few instances may be smaller than what is freed between the two measurements.
 	delete(figures, "heap-B/instance")
 	for unit, value := range figures {
 		if value <= 0 {

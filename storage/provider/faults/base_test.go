@@ -194,7 +194,7 @@ func (b *base) clear() {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, name := range loops {
+	for name := range loops {
 		devicetest.ClearLoop(b, name)
 	}
 	// A program that lists all devices may have one open briefly.
@@ -229,7 +229,7 @@ func (b *base) leaks() []string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for file, name := range loops {
+	for name, file := range loops {
 		left = append(left, name+" attached to "+file)
 	}
 	for _, pattern := range []string{"storage/*/*/*", "storage/*/*/.*", "imports/*", "srv", "filler"} {

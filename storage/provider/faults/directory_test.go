@@ -125,7 +125,7 @@ func (b *base) inUse() string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for file, name := range loops {
+	for name, file := range loops {
 		seq, err := os.ReadFile(filepath.Join("/sys/block", name, "diskseq"))
 		if err != nil {
 			b.Fatal(err)

@@ -141,7 +141,7 @@ func (s stepTest) data(i int) string {
 	if err != nil {
 		s.Fatal(err)
 	}
-	return "/dev/" + loops[filepath.Join(s.world.dir(), "volumes", id)]
+	return "/dev/" + loops.of(filepath.Join(s.world.dir(), "volumes", id))
 }
 
 func (s stepTest) write() {
@@ -251,7 +251,7 @@ func (s stepTest) verify() {
 		s.Fatal(err)
 	}
 	var names []string
-	for _, name := range loops {
+	for name := range loops {
 		names = append(names, name)
 	}
 	want("loop devices", s.onVolumes() || s.isVolumes() && s.op.attached, names, s.Copied && (s.onVolumes() || s.isVolumes()))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/juju/names/v5"
@@ -229,7 +230,7 @@ func (w world) devices() (known, error) {
 		tag := w.backing().volume(i)
 		file := filepath.Join(w.backing().dir(), "volumes", w.backing().id(i))
 		var st unix.Stat_t
-		if name, ok := loops[file]; ok && unix.Stat(file, &st) == nil {
+		if name := loops.of(file); name != "" && unix.Stat(file, &st) == nil {
 			devices.files[tag] = file
 			devices.blocks[tag] = storage.BlockDevice{DeviceName: name, BusAddress: storage.LoopBusAddress(st.Dev, st.Ino)}
 		}
@@ -237,17 +238,30 @@ func (w world) devices() (known, error) {
 	return devices, nil
 }
 
-// loopsOf returns the names of the loop devices on files in a directory, by file.
-func loopsOf(dir string) (map[string]string, error) {
+// loopDevices are the files of loop devices, by the devices' names.
+type loopDevices map[string]string
+
+// loopsOf returns the loop devices that are attached to files in a directory.
+func loopsOf(dir string) (loopDevices, error) {
 	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	loops := make(map[string]string)
+	loops := make(loopDevices)
 	for _, attribute := range backing {
 		file, err := os.ReadFile(attribute)
-		if path := string(file); err == nil && len(path) > len(dir) && path[:len(dir)+1] == dir+"/" {
-			loops[path[:len(path)-1]] = filepath.Base(filepath.Dir(filepath.Dir(attribute)))
+		if path := strings.TrimSuffix(string(file), "\n"); err == nil && strings.HasPrefix(path, dir+"/") {
+			loops[filepath.Base(filepath.Dir(filepath.Dir(attribute)))] = path
 		}
 	}
 	return loops, err
+}
+
+// of returns the name of a device that is attached to a file, or "".
+func (l loopDevices) of(file string) string {
+	for name, path := range l {
+		if path == file {
+			return name
+		}
+	}
+	return ""
 }
 
 // do carries out one bulk call on all objects.

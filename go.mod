@@ -22,6 +22,7 @@ require (
 	golang.org/x/term v0.47.0
 	gopkg.in/check.v1 v1.0.0-20201130134442-10cb98267c6c
 	gopkg.in/tomb.v2 v2.0.0-20161208151619-d5d1b5820637
+	pgregory.net/rapid v1.3.0
 )
 
 require (

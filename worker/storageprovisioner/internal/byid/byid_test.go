@@ -1,14 +1,21 @@
 package byid_test
 
 import (
-	"maps"
-	"math/rand/v2"
-	"slices"
+	"flag"
 	"strconv"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
+
+func init() {
+	// The same cases every time, unless the command line has another seed.
+	if err := flag.Set("rapid.seed", "1"); err != nil {
+		panic(err)
+	}
+}
 
 func TestIsNumber(t *testing.T) {
 	for id, want := range map[string]bool{
@@ -24,41 +31,47 @@ func TestIsNumber(t *testing.T) {
 
 // A Map behaves like a built-in map for IDs of any form.
 func TestMapAgreesWithBuiltinMap(t *testing.T) {
-	ids := []string{"01", "007", "0/1", "mysql/0/3", "1000000000000000000", "999999999999999999"}
-	for n := range 300 {
-		ids = append(ids, strconv.Itoa(n), "1/"+strconv.Itoa(n))
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	var m byid.Map[int]
-	want := make(map[string]*int)
-	for range 20_000 {
-		id := ids[random.IntN(len(ids))]
-		if random.IntN(2) == 0 {
-			value := new(int)
-			m.Set(id, value)
-			want[id] = value
-		} else {
+	number := rapid.Map(rapid.IntRange(0, 200), strconv.Itoa)
+	ids := rapid.OneOf(
+		number,
+		rapid.Map(number, func(n string) string { return "1/" + n }),
+		rapid.SampledFrom([]string{"01", "007", "mysql/0/3", "1000000000000000000", "999999999999999999"}),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		var m byid.Map[int]
+		want := make(map[string]*int)
+		t.Repeat(map[string]func(*rapid.T){
+			"set": func(t *rapid.T) {
+				id := ids.Draw(t, "id")
+				want[id] = new(int)
+				m.Set(id, want[id])
+			},
+			"delete": func(t *rapid.T) {
+				id := ids.Draw(t, "id")
+				delete(want, id)
+				m.Delete(id)
+			},
+			"get": func(t *rapid.T) {
+				if id := ids.Draw(t, "id"); m.Get(id) != want[id] {
+					t.Fatalf("%s has %v, not %v", id, m.Get(id), want[id])
+				}
+			},
+			"": func(t *rapid.T) {
+				if m.Len() != len(want) {
+					t.Fatalf("Len is %d, not %d", m.Len(), len(want))
+				}
+				for id, value := range want {
+					if m.Get(id) != value {
+						t.Fatalf("%s has %v, not %v", id, m.Get(id), value)
+					}
+				}
+			},
+		})
+		for id := range want {
 			m.Delete(id)
-			delete(want, id)
 		}
-		if got := m.Len(); got != len(want) {
-			t.Fatalf("Len is %d, not %d", got, len(want))
+		if m.Len() != 0 {
+			t.Fatalf("Len is %d after all was deleted", m.Len())
 		}
-		for _, id := range ids[:10] {
-			if m.Get(id) != want[id] {
-				t.Fatalf("%s has %v, not %v", id, m.Get(id), want[id])
-			}
-		}
-	}
-	for _, id := range ids {
-		if m.Get(id) != want[id] {
-			t.Errorf("%s has %v, not %v", id, m.Get(id), want[id])
-		}
-	}
-	for _, id := range slices.Collect(maps.Keys(want)) {
-		m.Delete(id)
-	}
-	if got := m.Len(); got != 0 {
-		t.Errorf("Len is %d after all was deleted", got)
-	}
+	})
 }

@@ -2,8 +2,8 @@ package schedule_test
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"testing"
@@ -14,9 +14,17 @@ import (
 	"github.com/juju/clock/testclock"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
+	"pgregory.net/rapid"
 
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
 )
+
+func init() {
+	// The same cases every time, unless the command line has another seed.
+	if err := flag.Set("rapid.seed", "1"); err != nil {
+		panic(err)
+	}
+}
 
 func TestPackage(t *testing.T) { gc.TestingT(t) }
 
@@ -333,49 +341,51 @@ func heapInUse() int64 {
 
 // The schedule agrees with a list that is sorted for each query, after any operations on
 // both.
-func (s *scheduleSuite) TestAgreesWithSortedList(c *gc.C) {
-	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		s.agreesWithSortedList(c, random, history{operations: 300, keys: 30, times: 10, taken: 10})
-	}
-}
-
-// history has the number of operations, of keys and of times. Before the end, Ready is
-// called only with the first times: their number is taken.
-type history struct {
-	operations, keys, times, taken int
-}
-
-func (s *scheduleSuite) agreesWithSortedList(c *gc.C, random *rand.Rand, h history) {
+func TestAgreesWithSortedList(t *testing.T) {
 	type item struct {
 		key, seq, due int
 	}
-	sched := schedule.NewSchedule(s.clock)
-	var list []item
-	check := func(now int) {
-		slices.SortFunc(list, func(a, b item) int { return cmp.Or(a.due-b.due, a.seq-b.seq) })
-		var want []any
-		for len(list) > 0 && list[0].due <= now {
-			want = append(want, list[0].seq)
-			list = list[1:]
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	keys, times := rapid.IntRange(0, 30), rapid.IntRange(0, 10)
+	rapid.Check(t, func(t *rapid.T) {
+		sched := schedule.NewSchedule(testclock.NewClock(start))
+		var list []item
+		seq := 0
+		remove := func(key int) {
+			list = slices.DeleteFunc(list, func(i item) bool { return i.key == key })
 		}
-		c.Assert(sched.Ready(s.at(now)), jc.DeepEquals, want)
-	}
-	for seq := range h.operations {
-		key := random.IntN(h.keys)
-		without := slices.DeleteFunc(slices.Clone(list), func(i item) bool { return i.key == key })
-		switch random.IntN(4) {
-		case 0, 1:
-			due := random.IntN(h.times)
-			sched.Add(key, seq, s.at(due))
-			list = append(without, item{key, seq, due})
-		case 2:
-			sched.Remove(key)
-			list = without
-		case 3:
-			check(random.IntN(h.taken))
+		ready := func(now int) {
+			slices.SortFunc(list, func(a, b item) int { return cmp.Or(a.due-b.due, a.seq-b.seq) })
+			var want []any
+			for len(list) > 0 && list[0].due <= now {
+				want = append(want, list[0].seq)
+				list = list[1:]
+			}
+			if got := sched.Ready(at(now)); !slices.Equal(got, want) {
+				t.Fatalf("at %d, %v are ready, not %v", now, got, want)
+			}
 		}
-		c.Assert(sched.Len(), gc.Equals, len(list))
-	}
-	check(h.times)
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				key, due := keys.Draw(t, "key"), times.Draw(t, "due")
+				seq++
+				remove(key)
+				list = append(list, item{key, seq, due})
+				sched.Add(key, seq, at(due))
+			},
+			"remove": func(t *rapid.T) {
+				key := keys.Draw(t, "key")
+				remove(key)
+				sched.Remove(key)
+			},
+			"ready": func(t *rapid.T) { ready(times.Draw(t, "now")) },
+			"": func(t *rapid.T) {
+				if sched.Len() != len(list) {
+					t.Fatalf("Len is %d, not %d", sched.Len(), len(list))
+				}
+			},
+		})
+		ready(10)
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/juju/clock"
@@ -17,12 +18,14 @@ import (
 	gc "gopkg.in/check.v1"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/testing/calls"
 	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/testing/providerfake"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -33,18 +36,24 @@ import (
 // storage provisioner when the accessors are available, restarts it when they are
 // replaced, and restarts it when it fails.
 func ExampleMachineManifold() {
-	inventory := &inventory{attached: make(chan struct{})}
+	machine := names.NewMachineTag("0")
+	state := modeltest.New(modeltest.Options{})
+	defer state.Close()
+	state.ProvisionMachine("machine-0", "instance-0")
+	state.AddVolume(params.VolumeParams{VolumeTag: "volume-0", Size: 1024, Provider: "pretend"})
+	state.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-0", Provider: "pretend"})
+	pretend := providerfake.New(providerfake.Options{Scope: storage.ScopeMachine})
 	provisioner := storageprovisioner.MachineManifoldConfig{
 		ManifoldConfig: storageprovisioner.ManifoldConfig{
 			AccessorsName: "state",
 			Clock:         clock.WallClock,
 			Registry: func(*config.Config) (storage.ProviderRegistry, error) {
 				return storage.StaticProviderRegistry{
-					Providers: map[storage.ProviderType]storage.Provider{"pretend": fakeMachineProvider{}},
+					Providers: map[storage.ProviderType]storage.Provider{"pretend": pretend},
 				}, nil
 			},
 		},
-		Machine:    names.NewMachineTag("0"),
+		Machine:    machine,
 		StorageDir: "/var/lib/example/storage",
 	}
 	if err := provisioner.Validate(); err != nil {
@@ -58,22 +67,24 @@ func ExampleMachineManifold() {
 		return
 	}
 	err = dependency.Install(engine, dependency.Manifolds{
-		"state":               storageprovisioner.AccessorsManifold(inventory),
+		"state":               storageprovisioner.AccessorsManifold(state.For(machine)),
 		"storage-provisioner": storageprovisioner.MachineManifold(provisioner),
 	})
 	if err != nil {
 		fmt.Println(err)
 	} else {
-		<-inventory.attached
+		state.Await(testing.TB(nil), "the attachment", func() bool {
+			_, attached := state.VolumeAttachment("machine-0", "volume-0")
+			return attached
+		})
 	}
 	engine.Kill()
 	fmt.Println("engine:", engine.Wait())
+	volume, _ := state.Volume("volume-0")
+	fmt.Printf("volume-0 is recorded: ID %s, %d MiB\n", volume.VolumeId, volume.Size)
 	// Output:
-	// volume-0: attaching
-	// volume-0 is recorded: id vol-of-volume-0, 1024 MiB
-	// volume-0: attached
-	// volume-0 on machine-0 is recorded: device sdx
 	// engine: <nil>
+	// volume-0 is recorded: ID vol-0, 1024 MiB
 }
 
 // engineConfig returns the configuration of an engine that restarts failed workers at once.
@@ -106,11 +117,6 @@ func newIdle() *idle {
 
 func (w *idle) Kill()       { w.tomb.Kill(nil) }
 func (w *idle) Wait() error { return w.tomb.Wait() }
-
-// fakeMachineProvider is a fakeProvider in the scope of a machine.
-type fakeMachineProvider struct{ fakeProvider }
-
-func (fakeMachineProvider) Scope() storage.Scope { return storage.ScopeMachine }
 
 type manifoldSuite struct {
 	baseSuite

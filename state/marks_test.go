@@ -417,6 +417,12 @@ func TestRestoreBeforeCreation(t *testing.T) {
 					t.Errorf("%s: attempt %d of what may be there is %+v", what, n, a)
 				}
 			}
+			// The state does not know its ID: a worker finds it by its owner.
+			owners, err := w.ForMachine(machine0).Owners([]names.Tag{names.NewFilesystemTag("0/0")})
+			w.must(err)
+			if !owners[0].Check {
+				t.Errorf("%s: the owner of what may be there is not to be checked", what)
+			}
 		}
 		attempts, err := w.ForEnviron().Attempts([]params.MachineStorageId{on("", "volume-1"), on("", "volume-2")})
 		w.must(err)

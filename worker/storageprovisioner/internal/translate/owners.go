@@ -29,8 +29,11 @@ func checkOwners(call Call, source Operations) (checked []plan.Item, ended []pla
 		case !mustCheck(item):
 			itemErr = nil
 		case err != nil:
+		case unnamed(item) && (!known || item.Owner == nil):
+			itemErr = errors.Errorf("the state does not know the ID of %s, and %s does not keep owners to find it by",
+				item.Key.Storage(), call.Batch.Source)
 		case unnamed(item):
-			object := ownedBy(objects, item.Owner)
+			object := ownedBy(objects, *item.Owner)
 			if object == nil {
 				ended = append(ended, item.Ended(plan.Result{}))
 				continue
@@ -49,9 +52,9 @@ func checkOwners(call Call, source Operations) (checked []plan.Item, ended []pla
 }
 
 // ownedBy returns the object of an owner, or nil if the source has no such object.
-func ownedBy(objects map[string]*storage.OwnedObject, owner *storage.Owner) *storage.OwnedObject {
+func ownedBy(objects map[string]*storage.OwnedObject, owner storage.Owner) *storage.OwnedObject {
 	for _, object := range objects {
-		if owner != nil && storage.OwnerOf(object.ResourceTags) == *owner && !object.Released {
+		if storage.OwnerOf(object.ResourceTags) == owner && !object.Released {
 			return object
 		}
 	}

@@ -154,7 +154,7 @@ func (c *Core) noteEarlierAttachment(e *entity, r *Result) {
 	if e.op != Create || !e.mayHaveLeftover() || r.AttachedInfo != nil || e.host == nil {
 		return
 	}
-	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && a.made != recorded {
+	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil {
 		a.made = max(a.made, e.made)
 	}
 }

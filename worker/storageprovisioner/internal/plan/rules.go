@@ -23,7 +23,7 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 // did, because the volume or filesystem is no longer wanted as it was. A managed filesystem
 // needs no repetition, because it goes with its volume.
 func (e *entity) mustRepeatCreate() bool {
-	return e.mayHaveLeftover() && e.made != recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
+	return e.mayHaveLeftover() && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
 }
 
 func (c *Core) decideStorage(e *entity) (Op, awaited) {
@@ -142,7 +142,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is managed decides which worker it belongs to.
 		return Attach, s
 	}
-	if s.op == Create && s.underway() || s.mayHaveLeftover() && s.made != recorded && s.backing == nil && (s.op == Create || s.known == stale) {
+	if s.op == Create && s.underway() || s.mayHaveLeftover() && s.backing == nil && (s.op == Create || s.known == stale) {
 		// The creation may attach the storage as well, or may have attached it.
 		return Attach, s
 	}
@@ -150,12 +150,12 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	switch {
 	case class == Foreign:
 		return None, nil
-	case e.life != Alive && (e.made != recorded && !e.mayHaveLeftover() || class == Static):
+	case e.life != Alive && (e.made == notMade || class == Static):
 		return Remove, nil
 	case e.life != Alive && e.id == "" && s.known == neverRead && !e.orphan:
 		// A former worker may have attached the storage under its ID, which is not known yet.
 		return Detach, s
-	case e.life != Alive && e.id == "" && e.made != recorded && !e.orphan && s.made != recorded && !s.mayHaveLeftover():
+	case e.life != Alive && e.id == "" && e.made != recorded && !e.orphan && s.made == notMade:
 		// The storage that may have been attached has been destroyed, or was never made.
 		return Remove, nil
 	case e.life != Alive:

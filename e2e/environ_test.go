@@ -9,15 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/juju/clock"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/storage/provider"
 )
 
 // program is the provider of examples/provider behind a script, which can replace its
@@ -392,26 +389,19 @@ func TestAttachmentPlansAreRecordedAndRemoved(t *testing.T) {
 // stopped.
 func (p *program) plans(volumes ...string) map[string]params.VolumeAttachmentPlanResult {
 	p.Helper()
-	store, err := boltkv.Open(filepath.Join(p.data, "state.db"))
-	if err != nil {
-		p.Fatal(err)
-	}
-	defer store.Close()
-	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders()})
-	if err != nil {
-		p.Fatal(err)
-	}
-	defer st.Close()
 	machine := names.NewMachineTag("0")
 	plans := map[string]params.VolumeAttachmentPlanResult{}
-	for _, volume := range volumes {
-		id := params.MachineStorageId{MachineTag: machine.String(), AttachmentTag: volume}
-		results, err := st.ForMachine(machine).VolumeAttachmentPlans([]params.MachineStorageId{id})
-		if err != nil {
-			p.Fatal(err)
+	p.changeState(func(st *state.State) error {
+		for _, volume := range volumes {
+			id := params.MachineStorageId{MachineTag: machine.String(), AttachmentTag: volume}
+			results, err := st.ForMachine(machine).VolumeAttachmentPlans([]params.MachineStorageId{id})
+			if err != nil {
+				return err
+			}
+			plans[volume] = results[0]
 		}
-		plans[volume] = results[0]
-	}
+		return nil
+	})
 	return plans
 }
 

@@ -9,9 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/juju/clock"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/markfile"
+	"github.com/stowage-io/stowage/storage/provider"
 )
 
 // waitTimeout limits each wait of a test.
@@ -157,6 +162,27 @@ func (m *machine) start(args ...string) {
 
 // stowage is the command, for the machine's agent.
 func (m *machine) stowage() command.Stowage { return command.Stowage{Binary: stowage, DataDir: m.data} }
+
+// changeState calls change with the state of an agent that has stopped.
+func (m *machine) changeState(change func(*state.State) error) {
+	m.Helper()
+	store, err := boltkv.Open(filepath.Join(m.data, "state.db"))
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer store.Close()
+	st, err := state.Open(state.Config{
+		Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders(),
+		Marks: markfile.New(filepath.Join(m.data, "state.mark")),
+	})
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer st.Close()
+	if err := change(st); err != nil {
+		m.Fatal(err)
+	}
+}
 
 // stop asks the agent to end, which it does without an error.
 func (m *machine) stop() {

@@ -11,15 +11,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/juju/clock"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/state/markfile"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider"
 )
 
 // secrets declares storage of every kind whose data outlives a reboot.
@@ -303,27 +299,8 @@ func TestRestoredStateRemovesWhatWasMadeSince(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	m.stop()
-	offline := func(change func(*state.State) error) {
-		t.Helper()
-		store, err := boltkv.Open(filepath.Join(m.data, "state.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		st, err := state.Open(state.Config{
-			Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders(),
-			Marks: markfile.New(filepath.Join(m.data, "state.mark")),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
-		if err := change(st); err != nil {
-			t.Fatal(err)
-		}
-	}
 	all := []string{"raw", "data", "scratch", "logs"}
-	offline(func(st *state.State) error {
+	m.changeState(func(st *state.State) error {
 		var wanted []state.StorageParams
 		for name, pool := range map[string]string{"raw": "loop", "data": "loop", "scratch": "tmpfs", "logs": "rootfs"} {
 			p := state.StorageParams{Name: name, Kind: storage.StorageKindBlock, Pool: pool, Size: 16, Machine: names.NewMachineTag("0")}
@@ -351,7 +328,7 @@ func TestRestoredStateRemovesWhatWasMadeSince(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(m.data, "state.db"), copied, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	offline(func(st *state.State) error { return st.RemoveStorage(all) })
+	m.changeState(func(st *state.State) error { return st.RemoveStorage(all) })
 	m.start()
 	m.poll("storage is still there", func() bool { return len(m.status()) == 0 })
 	m.wantNoStorage()

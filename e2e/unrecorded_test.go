@@ -5,13 +5,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/juju/clock"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 )
@@ -81,19 +79,21 @@ const (
 // Then it calls then.
 func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	m.Helper()
+	m.changeState(func(st *state.State) error {
+		m.makeUnrecorded(st, last)
+		return then(st)
+	})
+}
+
+func (m *machine) makeUnrecorded(st *state.State, last string) {
+	m.Helper()
 	must := func(err error) {
 		m.Helper()
 		if err != nil {
 			m.Fatal(err)
 		}
 	}
-	store, err := boltkv.Open(filepath.Join(m.data, "state.db"))
-	must(err)
-	defer store.Close()
 	registry := provider.CommonStorageProviders()
-	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: registry})
-	must(err)
-	defer st.Close()
 	host := names.NewMachineTag("0")
 	add := func(name, pool string, kind storage.StorageKind) state.StorageParams {
 		p := state.StorageParams{Name: name, Kind: kind, Pool: pool, Size: 16, Machine: host}
@@ -205,7 +205,6 @@ func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 		must(err)
 		mount(source, storage.FilesystemParams{Tag: names.NewFilesystemTag(fs.id), Size: 16, Provider: fs.kind}, fs.name)
 	}
-	must(then(st))
 }
 
 // backing has the block devices of volumes.

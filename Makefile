@@ -88,14 +88,16 @@ bench-dataplane: packages ## Measure the data plane against the classic commands
 ifdef CHECK
 	STOWAGE_REQUIRE_ROOT=1 go test -count=1 -run '^TestRatios$$' -v $(SANDBOX) ./storage/provider/internal/bench -args -bounds
 else
-	for _ in 1 2 3 4 5 6; do go test -run '^$$' -bench . -benchtime 1x $(SANDBOX) ./storage/provider/internal/bench || exit; done
+	for _ in 1 2 3 4 5 6; do STOWAGE_REQUIRE_ROOT=1 go test -run '^$$' -bench . -benchtime 1x $(SANDBOX) ./storage/provider/internal/bench || exit; done
 endif
 
+bench-scale: OUT ?= docs/explanation/performance.txt
 bench-scale: ## Measure the worker with up to a million volumes (CHECK=1: quick, ratios only; OUT=new.txt for benchstat)
 ifdef CHECK
 	go test -count=1 -run '^TestBounds$$' -v $(SCALE) -args -bounds
 else
-	for _ in 1 2; do go test -timeout=0 -run '^$$' -bench . -benchtime 1x $(SCALE) || exit; done | tee $(or $(OUT),docs/explanation/performance.txt)
+	for _ in 1 2; do go test -timeout=0 -run '^$$' -bench . -benchtime 1x $(SCALE) || exit; done | tee $(OUT).new
+	mv $(OUT).new $(OUT)
 endif
 
 bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances (CHECK=1: quick, growth only)

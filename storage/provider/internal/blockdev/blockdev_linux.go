@@ -33,8 +33,7 @@ const (
 	// freePatience is how long a device may stay in use after its last user has released it.
 	freePatience = time.Second
 
-	sysfsBlock = "/sys/class/block"
-	sysfsDev   = "/sys/dev/block"
+	sysfsDev = "/sys/dev/block"
 )
 
 // ErrInUse means that the device has an exclusive user: a mounted filesystem (in any mount

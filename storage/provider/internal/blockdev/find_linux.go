@@ -97,7 +97,7 @@ func (d listedDevice) path() string {
 }
 
 func (d listedDevice) sys() string {
-	return filepath.Join(sysfsBlock, strings.ReplaceAll(d.name, "/", "!"))
+	return filepath.Join(sysblock.Dir, strings.ReplaceAll(d.name, "/", "!"))
 }
 
 func (d listedDevice) hasHolders() bool {

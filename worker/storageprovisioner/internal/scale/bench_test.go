@@ -1,6 +1,7 @@
 package scale
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"testing"
@@ -63,8 +64,9 @@ func eachSize(b *testing.B, name string, measure func(*testing.B, int)) {
 
 // merge adds another measurement of the same phases.
 func (m *measured) merge(other measured) {
-	if m.err == nil {
-		m.err = other.err
+	if m.err != nil || other.err != nil {
+		m.err = cmp.Or(m.err, other.err)
+		return // a measurement that failed lacks phases
 	}
 	m.used.add(usage{}, other.used)
 	if m.phases == nil {

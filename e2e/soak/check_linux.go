@@ -25,7 +25,7 @@ import (
 func (s *soak) converge(begun time.Time) error {
 	ctx, cancel := limited()
 	defer cancel()
-	status, err := s.stowage.Status(ctx)
+	status, err := s.stowage.Poll(ctx)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *soak) converge(begun time.Time) error {
 		case <-s.agent.Ended:
 			return fmt.Errorf("the agent has ended by itself: %w", s.agent.Err())
 		}
-		if status, err = s.stowage.Status(ctx); err != nil {
+		if status, err = s.stowage.Poll(ctx); err != nil {
 			return err
 		}
 	}

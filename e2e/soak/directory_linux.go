@@ -125,7 +125,7 @@ func (s *soak) useCopy(second command.Stowage) (err error) {
 	defer cancel()
 	var status map[string]command.Storage
 	err = eventually(liveness, func() error {
-		if status, err = second.Status(ctx); err != nil {
+		if status, err = second.Poll(ctx); err != nil {
 			return err
 		}
 		return s.copied(second, status)

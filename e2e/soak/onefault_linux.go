@@ -129,7 +129,7 @@ func mainOneFault(args []string) {
 	flags.StringVar(&s.only, "only", "", "only the `cases` that have these fields of KIND:CALL:ERROR:@CLASS/N, or of KIND:CALL:ERROR:N with N counted over all classes, such as fsync, raw:EIO, or ext4:rename:EIO:3")
 	flags.StringVar(&s.from, "from", "", "the `case` to begin with")
 	flags.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that says which call of each class fails")
-	flags.IntVar(&s.jobs, "jobs", 3*runtime.NumCPU(), "how `many` machines to use at a time; most of a case is waiting")
+	flags.IntVar(&s.jobs, "jobs", 2*runtime.NumCPU(), "how `many` machines to use at a time; half of a case is waiting")
 	flags.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flags.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	_ = flags.Parse(args) // it exits

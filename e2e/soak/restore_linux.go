@@ -280,7 +280,7 @@ func (s *soak) awaitStatus(check func(map[string]command.Storage) error) error {
 	ctx, cancel := limited()
 	defer cancel()
 	return eventually(liveness, func() error {
-		status, err := s.stowage.Status(ctx)
+		status, err := s.stowage.Poll(ctx)
 		if err != nil {
 			return err
 		}

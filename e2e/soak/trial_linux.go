@@ -249,7 +249,7 @@ func (t *trial) createAndAwait(all []*instance, imported bool) error {
 func (t *trial) status() (map[string]command.Storage, error) {
 	ctx, cancel := limited()
 	defer cancel()
-	return t.stowage.Status(ctx)
+	return t.stowage.Poll(ctx)
 }
 
 // createAndGiveUp makes storage, and removes it when the call has failed, or everything is

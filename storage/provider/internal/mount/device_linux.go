@@ -21,18 +21,22 @@ type btrfsDevices struct {
 
 // OfDevice returns the mounts of a block device's filesystem.
 func (t *Table) OfDevice(major, minor uint32) []*mountinfo.Info {
-	number := unix.Mkdev(major, minor)
-	return t.filter(func(m *mountinfo.Info) bool {
-		if m.FSType == "btrfs" {
-			return slices.Contains(t.Devices(m), number)
+	mounts := t.ofNumber(int(major), int(minor))
+	// The number of a btrfs filesystem is not that of a device.
+	mounts = slices.DeleteFunc(mounts, func(m *mountinfo.Info) bool { return m.FSType == "btrfs" })
+	for _, m := range t.pick(t.index().btrfs) {
+		if slices.Contains(t.Devices(m), unix.Mkdev(major, minor)) {
+			mounts = append(mounts, m)
 		}
-		return m.Major == int(major) && m.Minor == int(minor)
-	})
+	}
+	return mounts
 }
 
 // OfSame returns the mounts of the filesystem that a mount shows.
-func (t *Table) OfSame(m *mountinfo.Info) []*mountinfo.Info {
-	return t.filter(func(other *mountinfo.Info) bool { return sameFilesystem(m, other) })
+func (t *Table) OfSame(m *mountinfo.Info) []*mountinfo.Info { return t.ofNumber(m.Major, m.Minor) }
+
+func (t *Table) ofNumber(major, minor int) []*mountinfo.Info {
+	return t.pick(t.index().roots.startingWith(rootKey(major, minor, "")))
 }
 
 func sameFilesystem(m, other *mountinfo.Info) bool {

@@ -202,3 +202,8 @@ func command(pid int) string {
 	}
 	return strings.TrimSpace(string(name))
 }
+
+// within reports whether a clean absolute path is dir or below it.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
@@ -13,7 +14,12 @@ import (
 // once.
 type Table struct {
 	mounts []*mountinfo.Info
+	index  func() *index
 	btrfs  btrfsDevices
+}
+
+func newTable(mounts []*mountinfo.Info) *Table {
+	return &Table{mounts: mounts, index: sync.OnceValue(func() *index { return newIndex(mounts) })}
 }
 
 // ReadTable reads the mounts of this process's mount namespace.
@@ -22,7 +28,7 @@ func ReadTable() (*Table, error) {
 	if err != nil {
 		return nil, errors.Annotate(err, "reading mountinfo")
 	}
-	return &Table{mounts: mounts}, nil
+	return newTable(mounts), nil
 }
 
 // ParseTable reads a table in the format of /proc/PID/mountinfo.
@@ -31,15 +37,13 @@ func ParseTable(r io.Reader) (*Table, error) {
 	if err != nil {
 		return nil, errors.Annotate(err, "reading mountinfo")
 	}
-	return &Table{mounts: mounts}, nil
+	return newTable(mounts), nil
 }
 
 // ByID returns the mount with an ID, or nil if there is no such mount.
 func (t *Table) ByID(id uint64) *mountinfo.Info {
-	for _, m := range t.mounts {
-		if uint64(m.ID) == id {
-			return m
-		}
+	if at, ok := t.index().ids[id]; ok {
+		return t.mounts[at]
 	}
 	return nil
 }
@@ -48,24 +52,20 @@ func (t *Table) ByID(id uint64) *mountinfo.Info {
 // nothing is mounted there.
 func (t *Table) At(path string) *mountinfo.Info {
 	// A mount is listed after the one that it covers.
-	for i := len(t.mounts) - 1; i >= 0; i-- {
-		if t.mounts[i].Mountpoint == path {
-			return t.mounts[i]
-		}
+	if all := t.pick(t.index().paths.equal(path)); len(all) > 0 {
+		return all[len(all)-1]
 	}
 	return nil
 }
 
 // Under returns the mounts at a path or below it.
 func (t *Table) Under(path string) []*mountinfo.Info {
-	return t.filter(func(m *mountinfo.Info) bool { return within(m.Mountpoint, path) })
+	return t.pick(t.index().paths.within(path)...)
 }
 
 // OfSource returns the mounts of a filesystem type with a source.
 func (t *Table) OfSource(fsType, source string) []*mountinfo.Info {
-	return t.filter(func(m *mountinfo.Info) bool {
-		return m.FSType == fsType && m.Source == source
-	})
+	return t.pick(t.index().sources.equal(sourceKey(fsType, source)))
 }
 
 // Directory identifies a directory by its filesystem and its path in that filesystem,
@@ -88,9 +88,8 @@ func Locate(through *mountinfo.Info, path string) (Directory, error) {
 // OfDirectory returns the mounts whose root is the directory, even if the directory has been
 // removed since.
 func (t *Table) OfDirectory(d Directory) []*mountinfo.Info {
-	return t.filter(func(m *mountinfo.Info) bool {
-		return m.Major == d.major && m.Minor == d.minor && strings.TrimSuffix(m.Root, "//deleted") == d.root
-	})
+	roots, key := t.index().roots, rootKey(d.major, d.minor, d.root)
+	return t.pick(roots.equal(key), roots.equal(key+"//deleted"))
 }
 
 // Shows reports whether the root of a mount is the directory.
@@ -100,19 +99,7 @@ func Shows(m *mountinfo.Info, d Directory) bool {
 
 // WithinDirectory returns the mounts whose root is the directory or something below it.
 func (t *Table) WithinDirectory(d Directory) []*mountinfo.Info {
-	return t.filter(func(m *mountinfo.Info) bool {
-		return m.Major == d.major && m.Minor == d.minor && within(m.Root, d.root)
-	})
-}
-
-func (t *Table) filter(keep func(*mountinfo.Info) bool) []*mountinfo.Info {
-	var found []*mountinfo.Info
-	for _, m := range t.mounts {
-		if keep(m) {
-			found = append(found, m)
-		}
-	}
-	return found
+	return t.pick(t.index().roots.within(rootKey(d.major, d.minor, d.root))...)
 }
 
 // Describe returns a short description of a mount for messages.
@@ -135,9 +122,4 @@ func hasOption(options, want string) bool {
 		}
 	}
 	return false
-}
-
-// within reports whether a clean absolute path is dir or below it.
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

@@ -84,7 +84,7 @@ func FuzzListing(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		root := machineOf(text)
-		l := &sysfsLister{root: root, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
+		l := &sysfsLister{root: root, usage: usageReader{root: root}, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
 			if !deviceNumber.MatchString(number) || path.Join("/dev", name) != "/dev/"+name {
 				t.Errorf("opens %q as device %q", name, number)
 			}
@@ -133,7 +133,8 @@ func FuzzUsage(f *testing.F) {
 			"proc/self/mountinfo": &fstest.MapFile{Data: []byte(mounts)},
 			"proc/swaps":          &fstest.MapFile{Data: []byte(swaps + "\n/dev/last partition 1 0 -2\n")},
 		}
-		u, err := readUsage(root)
+		r := usageReader{root: root}
+		u, err := r.read(false)
 		if err != nil {
 			return
 		}

@@ -27,6 +27,7 @@ type sysfsLister struct {
 	root  fs.FS // the root directory
 	open  func(name, number string) (node, error)
 	disks map[string]sysfsDisk
+	usage usageReader
 	// readers read disks. A disk that hangs delays the others once.
 	readers *patience.Asker
 }
@@ -62,7 +63,17 @@ type sysfsDevice struct {
 }
 
 func newSysfsLister() *sysfsLister {
-	return &sysfsLister{root: os.DirFS("/"), open: openNode, readers: patience.New(readPatience)}
+	root := os.DirFS("/")
+	return &sysfsLister{
+		root: root, open: openNode, readers: patience.New(readPatience),
+		usage: usageReader{root: root, changes: new(mountChanges)},
+	}
+}
+
+// Close implements [io.Closer].
+func (l *sysfsLister) Close() error {
+	l.usage.changes.close()
+	return nil
 }
 
 // BlockDevices implements Lister. It lists a device that cannot be read as it was last found,
@@ -73,7 +84,7 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 	if err != nil {
 		return nil, errors.Annotate(err, "reading /sys/block")
 	}
-	usage, err := readUsage(l.root)
+	usage, err := l.usage.read(changed.All)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}

@@ -56,7 +56,7 @@ func newFakeMachine() *fakeMachine {
 	m := &fakeMachine{root: fstest.MapFS{}, nodes: map[string]node{}, failing: map[string]error{}}
 	m.file("proc/self/mountinfo", "")
 	m.root["sys/block"] = &fstest.MapFile{Mode: fs.ModeDir}
-	m.lister = &sysfsLister{root: m, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
+	m.lister = &sysfsLister{root: m, usage: usageReader{root: m}, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.opened = append(m.opened, name)

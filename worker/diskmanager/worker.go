@@ -1,6 +1,7 @@
 package diskmanager
 
 import (
+	"io"
 	"reflect"
 	"sync"
 	"time"
@@ -119,6 +120,8 @@ type Worker struct {
 	tomb    tomb.Tomb
 	config  Config
 	changes changes
+	// ownsLister says that the worker has made its lister, and closes it.
+	ownsLister bool
 }
 
 // New starts a worker. Its errors satisfy errors.IsNotValid; see [Config.Validate].
@@ -127,8 +130,9 @@ func New(config Config) (*Worker, error) {
 		return nil, errors.Trace(err)
 	}
 	w := &Worker{
-		config:  config.withDefaults(),
-		changes: changes{ready: make(chan struct{}, 1), named: make(map[string]struct{})},
+		ownsLister: config.Lister == nil,
+		config:     config.withDefaults(),
+		changes:    changes{ready: make(chan struct{}, 1), named: make(map[string]struct{})},
 	}
 	w.tomb.Go(w.loop)
 	return w, nil
@@ -146,6 +150,9 @@ func (w *Worker) Rescan() { w.changes.add(Hint{All: true}) }
 
 // loop owns the lister and the list that was last published.
 func (w *Worker) loop() error {
+	if lister, ok := w.config.Lister.(io.Closer); ok && w.ownsLister {
+		defer lister.Close()
+	}
 	// Open the events before the first listing, so that a change after that listing is
 	// reported.
 	events, err := w.config.Events()

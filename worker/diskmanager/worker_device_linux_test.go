@@ -2,6 +2,7 @@ package diskmanager
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,6 +132,7 @@ func TestDeviceFoundAfterFailedOpens(t *testing.T) {
 	file, find := backingFile(t, 4)
 	name, _ := attachLoop(t, file)
 	lister, failures := newSysfsLister(), 3
+	defer lister.Close()
 	lister.open = func(device, number string) (node, error) {
 		if device == name && failures > 0 {
 			failures--
@@ -150,6 +152,59 @@ func TestDeviceFoundAfterFailedOpens(t *testing.T) {
 		}
 	}()
 	lists.waitFor(t, "the device", func(devices []storage.BlockDevice) bool { return find(devices) != nil })
+}
+
+// countingFS counts how often the table of mounts is opened.
+type countingFS struct {
+	fs.FS
+	tables int
+}
+
+// Open implements [fs.FS].
+func (c *countingFS) Open(name string) (fs.File, error) {
+	if name == "proc/self/mountinfo" {
+		c.tables++
+	}
+	return c.FS.Open(name)
+}
+
+// TestMountsAreReadAfterChanges changes devices and mounts in turn.
+func TestMountsAreReadAfterChanges(t *testing.T) {
+	needRoot(t)
+	lister := newSysfsLister()
+	defer lister.Close()
+	root := &countingFS{FS: lister.usage.root}
+	lister.usage.root = root
+	list := func(hint Hint) (reads int) {
+		t.Helper()
+		before := root.tables
+		if _, err := lister.BlockDevices(hint); err != nil {
+			t.Fatal(err)
+		}
+		return root.tables - before
+	}
+	// A program in the same namespace may mount something at any time.
+	for n := 0; list(Hint{Disks: []string{"loop0"}}) > 0; n++ {
+		if n == 100 {
+			t.Fatal("the table is read after each change of a device")
+		}
+	}
+	mountPoint := t.TempDir()
+	if err := unix.Mount("test", mountPoint, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if list(Hint{}) == 0 {
+		t.Error("the table is not read after a mount")
+	}
+	if err := unix.Unmount(mountPoint, 0); err != nil {
+		t.Fatal(err)
+	}
+	if list(Hint{}) == 0 {
+		t.Error("the table is not read after an unmount")
+	}
+	if list(Hint{All: true}) == 0 {
+		t.Error("the table is not read by a full listing")
+	}
 }
 
 // TestOverflowIsReported fills the socket's buffer without reading it.

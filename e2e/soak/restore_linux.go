@@ -150,7 +150,7 @@ func (s *soak) restore(b *backup) error {
 	if err := s.acceptInUse(since.inUse); err != nil {
 		return err
 	}
-	if err := s.removeMissing(b, since.removed); err != nil {
+	if err := s.removeMissing(b, since); err != nil {
 		return err
 	}
 	if err := s.claimOrphans(since.made); err != nil {
@@ -290,10 +290,16 @@ func (s *soak) awaitStatus(check func(map[string]command.Storage) error) error {
 
 // removeMissing checks that storage that was removed after the backup is reported as missing,
 // and removes it. Storage that had not been made at the time of the backup is made again, and
-// storage that still existed when the agent ended is attached.
-func (s *soak) removeMissing(b *backup, removed []*instance) error {
+// storage that still existed when the agent ended is attached, unless newer storage of the same
+// name is mounted there.
+func (s *soak) removeMissing(b *backup, since since) error {
+	removed := since.removed
 	if len(removed) == 0 {
 		return nil
+	}
+	newer := map[string]bool{}
+	for _, i := range since.made {
+		newer[i.name] = true
 	}
 	detached := slices.DeleteFunc(slices.Clone(removed), func(i *instance) bool { return i.want.attached })
 	if s.rand.IntN(2) == 0 {
@@ -310,7 +316,8 @@ func (s *soak) removeMissing(b *backup, removed []*instance) error {
 			there := (!b.settled || len(i.objects) > 0) && row.Status == "attached"
 			// Its filesystem was made and destroyed since, and its volume was not.
 			cleared := !b.settled && row.Status == "error" && strings.Contains(row.Message, "not blank")
-			if i.want.attached && !missing && !there && !cleared {
+			covered := !b.settled && newer[i.name] && row.Status == "error" && strings.Contains(row.Message, " is mounted at "+i.mount)
+			if i.want.attached && !missing && !there && !cleared && !covered {
 				return fmt.Errorf("%s, which was removed after the backup, should be missing: %+v", i.name, row)
 			}
 		}

@@ -242,6 +242,8 @@ func (s *Store) start(access access) (err error) {
 	default:
 		return errors.Annotatef(err, "opening %s", s.path)
 	}
+	// The file grows by the space that is allocated ahead.
+	s.db.AllocSize = minReserve / 4
 	m, err := readMeta(s.file)
 	if err != nil {
 		_ = s.db.Close()

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race generate verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -80,6 +80,9 @@ mutate: ## Mutate the worker's code and list what no test notices (an hour; MUTA
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	nice scripts/fuzz '$(FUZZTIME)'
+
+bench-agent: packages ## Measure an agent with up to 90,000 directories: one more, a restart, memory, idle
+	STOWAGE_REQUIRE_ROOT=1 go test -timeout=0 -count=1 -run '^$$' -bench '^BenchmarkAgent$$' -benchtime 1x $(SANDBOX) ./e2e
 
 bench-apply: packages ## Measure creating and removing 200 ext4 volumes on loop devices
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

@@ -262,8 +262,11 @@ func (t *trial) createAndGiveUp(all []*instance) error {
 	defer again.Stop()
 	for begun := time.Now(); t.injector.Failed() == ""; <-again.C {
 		status, err := t.status()
-		if err != nil {
-			return err
+		if err != nil { // the call may have failed for this request
+			if time.Since(begun) > convergeLimit {
+				return err
+			}
+			continue
 		}
 		p := problems{soak: t.soak, status: status}
 		if problems, err := p.look(p.agents); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/syscalltest"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
@@ -51,6 +53,43 @@ func TestManagedCheckReportsChangedMounts(t *testing.T) {
 			mt.Detach()
 		})
 	}
+}
+
+// A call fails once while a filesystem that is mounted is attached again. The agent does not
+// forget that it has mounted the filesystem.
+// Finding N34.
+func TestManagedMountIDError(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	failed := 0
+	err := syscalltest.Intercept(t, []int{unix.SYS_STATX}, func(c syscalltest.Call) syscalltest.Result {
+		if c.Args[3]&unix.STATX_MNT_ID_UNIQUE != 0 && c.Path() == mt.Path() {
+			failed++
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, func() error {
+		c, err := mt.Source().(*source).begin(mt.CallContext())
+		if err != nil {
+			return err
+		}
+		defer c.End()
+		p := mt.Attachment(false)
+		devices, err := c.findDevices([]storage.FilesystemAttachmentParams{p})
+		if err != nil {
+			return err
+		}
+		_, err = c.attach(p, devices)
+		return err
+	})
+	if failed == 0 {
+		t.Skip("the kernel has no unique IDs of mounts")
+	}
+	mt.CheckError(err, false, "statx", "input/output error")
+	mt.Attach()
+	mt.Detach()
 }
 
 // Errors that the kernel found are in the superblock until they are repaired.

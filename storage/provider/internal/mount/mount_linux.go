@@ -163,11 +163,12 @@ func (d *Detached) UniqueID() (uint64, error) {
 	return uniqueID(d.f)
 }
 
-// uniqueID returns the unique ID of the mount through which a file was opened.
+// uniqueID returns the unique ID of the mount through which a file was opened, or 0 if the
+// kernel has no such IDs. The error is unix.EIO if the filesystem was shut down.
 func uniqueID(f *os.File) (uint64, error) {
 	var st unix.Statx_t
 	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &st)
-	if err != nil && err != unix.EIO {
+	if err != nil {
 		return 0, &os.PathError{Op: "statx", Path: f.Name(), Err: err}
 	}
 	if st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {

@@ -258,7 +258,7 @@ func (t *Target) Same(dev, ino uint64) bool {
 }
 
 // UniqueID returns the unique ID of the mount that contains the directory, or 0 if the kernel
-// does not report it.
+// has no such IDs. The error is unix.EIO if the filesystem was shut down.
 func (t *Target) UniqueID() (uint64, error) {
 	return uniqueID(t.f)
 }

@@ -188,14 +188,17 @@ func (c *MountCall) relation(f Mountable, info *mountinfo.Info, target *mount.Ta
 	return MountedByOthers, nil
 }
 
-// isRecorded reports whether a placement describes a mount. If the kernel has no unique IDs of
-// mounts, or the filesystem was mounted in another mount namespace, only the mark and the
-// mount point are compared.
+// isRecorded reports whether a placement describes a mount. If the unique ID of the mount is
+// unknown, as that of a filesystem that was shut down, or the filesystem was mounted in another
+// mount namespace, only the mark and the mount point are compared.
 func (c *MountCall) isRecorded(place *Placement, target *mount.Target) (bool, error) {
 	if place.Mark != c.Mark || place.MountPoint != target.Path {
 		return false, nil
 	}
 	id, err := target.UniqueID()
+	if errors.Is(err, unix.EIO) {
+		return true, nil
+	}
 	return id == 0 || id == place.MountID || place.MountNamespace != c.namespace, errors.Trace(err)
 }
 

@@ -135,7 +135,7 @@ func (m *machine) measure(do func()) cost {
 	return c
 }
 
-// agentCPU returns the CPU time of the agent, 0 if there is none.
+// agentCPU returns the CPU time of the agent, 0 if no agent runs.
 func (m *machine) agentCPU() time.Duration {
 	m.Helper()
 	if m.agent == nil {

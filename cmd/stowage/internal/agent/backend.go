@@ -126,9 +126,9 @@ func (s selection) has(instance string) bool {
 	return exact || whole || len(s) == 0
 }
 
-// watchPause returns how long changes are collected before a client is told of them, after
-// telling it took so long. It bounds the cost of a client to a tenth of a CPU, however fast
-// storage changes; a client that watches little storage is told at once.
+// watchPause returns how long changes are collected before the next are sent to a client, given
+// how long sending the last ones took. It bounds the cost of a client to a tenth of a CPU,
+// however fast storage changes, and delays a client that watches little storage by little.
 func watchPause(took time.Duration) time.Duration {
 	return max(5*time.Millisecond, min(10*took, 100*time.Millisecond))
 }

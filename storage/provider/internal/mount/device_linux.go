@@ -39,10 +39,6 @@ func (t *Table) ofNumber(major, minor int) []*mountinfo.Info {
 	return t.pick(t.index().roots.startingWith(rootKey(major, minor, "")))
 }
 
-func sameFilesystem(m, other *mountinfo.Info) bool {
-	return other.Major == m.Major && other.Minor == m.Minor
-}
-
 // Devices returns the numbers of the block devices that back a mount's filesystem,
 // or nil if it has none.
 func (t *Table) Devices(m *mountinfo.Info) []uint64 {

@@ -19,8 +19,8 @@ type backup struct {
 	// copied says that it is a plain copy of the state file, not one made by the command.
 	copied bool
 	want   map[*instance]*want
-	// settled says that everything was as wanted.
-	settled bool
+	// unmade are the instances that may not have been made: nobody had seen them attached.
+	unmade map[*instance]bool
 	// made is how often storage had been created, and moved how often the directory had been
 	// moved.
 	made, moved int
@@ -55,11 +55,12 @@ func (s *soak) dropBackup() error {
 func (s *soak) takeBackup() error {
 	s.figures.backups++
 	b := &backup{
-		path:    filepath.Join(s.dir, fmt.Sprintf("backup-%d", s.figures.backups)),
-		copied:  s.rand.IntN(3) == 0,
-		want:    map[*instance]*want{},
-		settled: true,
+		path:   filepath.Join(s.dir, fmt.Sprintf("backup-%d", s.figures.backups)),
+		copied: s.rand.IntN(3) == 0,
+		want:   map[*instance]*want{},
+		unmade: map[*instance]bool{},
 	}
+	busy := false
 	if b.copied {
 		if err := s.halt(); err != nil {
 			return err
@@ -72,7 +73,7 @@ func (s *soak) takeBackup() error {
 		}
 	} else {
 		if s.rand.IntN(2) == 0 { // while the agent is busy
-			b.settled = false
+			busy = true
 			if err := s.operateOnce(); err != nil {
 				return err
 			}
@@ -86,6 +87,7 @@ func (s *soak) takeBackup() error {
 			w := *i.want
 			b.want[i] = &w
 		}
+		b.unmade[i] = busy || !i.made
 	}
 	b.made, b.moved = s.figures.creations, s.figures.moves
 	s.backup = b
@@ -313,10 +315,10 @@ func (s *soak) removeMissing(b *backup, since since) error {
 		for _, i := range removed {
 			row := status[i.name]
 			missing := row.Status == "error" && (strings.HasPrefix(row.Message, "missing") || !noticed)
-			there := (!b.settled || len(i.objects) > 0) && row.Status == "attached"
+			there := (b.unmade[i] || len(i.objects) > 0) && row.Status == "attached"
 			// Its filesystem was made and destroyed since, and its volume was not.
-			cleared := !b.settled && row.Status == "error" && strings.Contains(row.Message, "not blank")
-			covered := !b.settled && newer[i.name] && row.Status == "error" && strings.Contains(row.Message, " is mounted at "+i.mount)
+			cleared := b.unmade[i] && row.Status == "error" && strings.Contains(row.Message, "not blank")
+			covered := b.unmade[i] && newer[i.name] && row.Status == "error" && strings.Contains(row.Message, " is mounted at "+i.mount)
 			if i.want.attached && !missing && !there && !cleared && !covered {
 				return fmt.Errorf("%s, which was removed after the backup, should be missing: %+v", i.name, row)
 			}

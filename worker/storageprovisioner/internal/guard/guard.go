@@ -69,9 +69,16 @@ func (g *Guard) Call(origin Origin, what func() string, f func()) (err error) {
 func (g *Guard) CallInGoroutine(origin Origin, what func() string, f func()) error {
 	done := make(chan error, 1)
 	go func() {
-		err := goroutineEnded(origin)
-		defer func() { done <- err }()
+		var err error
+		returned := false
+		defer func() {
+			if !returned {
+				err = goroutineEnded(origin)
+			}
+			done <- err
+		}()
 		err = g.Call(origin, what, f)
+		returned = true
 	}()
 	return <-done
 }

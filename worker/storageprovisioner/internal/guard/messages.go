@@ -98,14 +98,22 @@ type Logger interface {
 // LineLogger logs each message to another logger as a single line.
 type LineLogger struct{ To Logger }
 
+// line is a message that is formatted only if it is logged.
+type line struct {
+	message string
+	args    []any
+}
+
+func (l line) String() string { return SingleLine(fmt.Sprintf(l.message, l.args...)) }
+
 // Tracef implements Logger.
 func (l LineLogger) Tracef(message string, args ...any) {
-	l.To.Tracef("%s", SingleLine(fmt.Sprintf(message, args...)))
+	l.To.Tracef("%s", line{message, args})
 }
 
 // Debugf implements Logger.
 func (l LineLogger) Debugf(message string, args ...any) {
-	l.To.Debugf("%s", SingleLine(fmt.Sprintf(message, args...)))
+	l.To.Debugf("%s", line{message, args})
 }
 
 // Warningf implements Logger.

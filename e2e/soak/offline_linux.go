@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
@@ -106,7 +108,10 @@ func (s *soak) refusesToStart(where command.Stowage, remedy string) error {
 	select {
 	case <-agent.Ended:
 	case <-time.After(liveness):
-		return errors.Join(fmt.Errorf("an agent starts in %s, and does not name %q", where.DataDir, remedy), agent.Signal(os.Kill))
+		// It dumps its goroutines.
+		err := errors.Join(agent.Signal(unix.SIGQUIT), agent.Err())
+		said, _ := os.ReadFile(logged)
+		return fmt.Errorf("an agent in %s goes on for %s, and does not name %q: %w\n%s", where.DataDir, liveness, remedy, err, said)
 	}
 	said, err := os.ReadFile(logged)
 	if err != nil {

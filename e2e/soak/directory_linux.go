@@ -46,6 +46,10 @@ func (s *soak) copyDirectory() error {
 		return err
 	}
 	second := command.Stowage{Binary: s.binary, DataDir: filepath.Join(s.dataDisk.dir, "copy")}
+	// A power cut may have brought back the last copy.
+	if err := os.RemoveAll(second.DataDir); err != nil {
+		return err
+	}
 	if err := s.frozen(func() error { return copyAll(s.stowage.DataDir, second.DataDir) }); err != nil {
 		return err
 	}

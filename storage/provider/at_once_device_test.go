@@ -95,12 +95,13 @@ func (b *bulk) allDone(failures []error, err error) {
 	}
 }
 
-// TestBulkCallReadsTheMountsOnce checks that a call reads the mounts of the machine once,
-// for many filesystems as for one. A call that unmounts also reads the mounts of each mount
+// TestBulkCallReadsTheMountsOnce checks that a call reads the mounts of the machine once if it
+// needs them, for many filesystems as for one. A call that unmounts also reads the mounts of each mount
 // namespace twice; a machine has few namespaces.
 func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 	const size = 1 // MiB
-	for _, p := range []storage.ProviderType{TmpfsProviderType, RootfsProviderType} {
+	// An older agent may have mounted a tmpfs under a name of this one.
+	for p, attach := range map[storage.ProviderType]int{TmpfsProviderType: 1, RootfsProviderType: 0} {
 		for _, n := range []int{1, 40} {
 			t.Run(fmt.Sprintf("%s, %d", p, n), func(t *testing.T) {
 				top := devicetest.Dir(t)
@@ -116,8 +117,8 @@ func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 					name string
 					do   func()
 					most int
-				}{{"attach", b.attach, 1}, {"attach again", b.attach, 1}, {"detach", b.detach, 30}, {"detach again", b.detach, 1}} {
-					if got := devicetest.Opens(t, call.do)["mountinfo"]; got == 0 || got > call.most {
+				}{{"attach", b.attach, attach}, {"attach again", b.attach, 1}, {"detach", b.detach, 30}, {"detach again", b.detach, 0}} {
+					if got := devicetest.Opens(t, call.do)["mountinfo"]; got == 0 && call.most > 0 || got > call.most {
 						t.Errorf("%s: mounts are read %d times", call.name, got)
 					}
 				}
@@ -166,10 +167,10 @@ func TestBulkCallListsDevicesOnce(t *testing.T) {
 						known.add(a.Volume, storage.BlockDevice{DeviceName: a.DeviceName, BusAddress: a.BusAddress}, lt.File(a.Volume))
 					}
 				}, 1, 0},
-				{"make filesystems", b.create, 0, 1},
-				{"attach filesystems", b.attach, 1, 1},
+				{"make filesystems", b.create, 0, 0},
+				{"attach filesystems", b.attach, 1, 0},
 				{"detach filesystems", b.detach, 0, 1},
-				{"destroy filesystems", b.destroy, 0, 1},
+				{"destroy filesystems", b.destroy, 0, 0},
 				{"detach volumes", func() { volumes(lt.Source.DetachVolumes(lt.Ctx, attachments)) }, 1, 0},
 				{"destroy volumes", func() { volumes(lt.Source.DestroyVolumes(lt.Ctx, ids)) }, 1, 0},
 			} {

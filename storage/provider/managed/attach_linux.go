@@ -230,7 +230,11 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 }
 
 // Mounts implements [object.Mountable]. It omits mounts of a part of the filesystem.
-func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
+func (f *filesystem) Mounts() ([]*mountinfo.Info, error) {
+	table, err := f.call.Table()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
 	var all, whole []*mountinfo.Info
 	switch {
 	case f.dev != nil:
@@ -334,11 +338,15 @@ func (f *filesystem) flush(root *mount.Target) error {
 // as the volume's device. If the machine no longer has the device, f.dev stays nil, and
 // f.orphan is set to the mount that remains, if any.
 func (f *filesystem) locate() error {
-	for _, m := range f.call.Table().Under(f.rec.MountPoint) {
+	table, err := f.call.Table()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, m := range table.Under(f.rec.MountPoint) {
 		if m.Mountpoint != f.rec.MountPoint {
 			continue
 		}
-		if found, err := f.locateMounted(m); found || err != nil {
+		if found, err := f.locateMounted(table, m); found || err != nil {
 			return errors.Annotatef(err, "looking at what is mounted at %s", f.rec.MountPoint)
 		}
 	}
@@ -363,9 +371,9 @@ func (f *filesystem) locate() error {
 
 // locateMounted reports whether a mount at the filesystem's mount point is this filesystem. It
 // compares the mount's device or, if the device is gone, what the kernel has in memory.
-func (f *filesystem) locateMounted(m *mountinfo.Info) (bool, error) {
+func (f *filesystem) locateMounted(table *mount.Table, m *mountinfo.Info) (bool, error) {
 	gone := m.FSType == f.rec.Type && m.Root == "/"
-	for _, number := range f.call.Table().Devices(m) {
+	for _, number := range table.Devices(m) {
 		dev, err := blockdev.OpenNumber(unix.Major(number), unix.Minor(number))
 		if errors.Is(err, errors.NotFound) {
 			continue
@@ -423,7 +431,7 @@ func (f *filesystem) removeRecord() error {
 		if err := f.locate(); err != nil {
 			return errors.Trace(err)
 		}
-		mounts, err := f.Mounts(f.call.Table())
+		mounts, err := f.Mounts()
 		if err != nil {
 			return errors.Trace(err)
 		}

@@ -31,7 +31,11 @@ func (c *call) owned(id string) (storage.OwnedObject, error) {
 	if err := c.Records.Load(id, &rec); err != nil {
 		return storage.OwnedObject{}, errors.Trace(err)
 	}
-	at := c.Table().At(rec.MountPoint)
+	table, err := c.Table()
+	if err != nil {
+		return storage.OwnedObject{}, errors.Trace(err)
+	}
+	at := table.At(rec.MountPoint)
 	return storage.OwnedObject{
 		ID:           id,
 		Size:         uint64(rec.Size) >> 20,

@@ -124,7 +124,11 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	if err := f.rec.CheckOwner(owner); err != nil {
 		return errors.Trace(err)
 	}
-	if at := c.Table().At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
+	table, err := c.Table()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if at := table.At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
 		return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(at), at.Mountpoint)
 	}
 	devices, err := c.findAll(f.rec.UUID)

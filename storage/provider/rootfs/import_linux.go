@@ -339,7 +339,7 @@ func (f *filesystem) moveHere() error {
 
 // checkNoUsers returns an error that names the processes which use anything in the directory.
 func (f *filesystem) checkNoUsers() error {
-	_, dir, err := f.locate(f.call.Table())
+	_, dir, err := f.locate()
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -372,7 +372,7 @@ func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) 
 	if err := checkSameMount(c, dir, files); err != nil {
 		return nil, errors.Trace(err)
 	}
-	where, err := object.Locate(c.Table(), filepath.Dir(path), filepath.Base(path))
+	where, err := c.Locate(filepath.Dir(path), filepath.Base(path))
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -395,8 +395,12 @@ func checkSameMount(c *object.MountCall, dir *safepath.Dir, files string) error 
 	}
 	defer target.Close()
 	if target.IsMount() {
+		table, err := c.Table()
+		if err != nil {
+			return errors.Trace(err)
+		}
 		return errors.NewNotValid(nil, fmt.Sprintf("%s is mounted there: import a directory that is not a mount point",
-			mount.Describe(c.Table().ByID(target.MountID()))))
+			mount.Describe(table.ByID(target.MountID()))))
 	}
 	home, err := mount.OpenTarget(files)
 	if err != nil {

@@ -59,7 +59,7 @@ func (f *filesystem) reidentify(how object.Relocation) error {
 		return errors.Trace(err)
 	}
 	defer dir.Close()
-	_, now, err := f.locate(f.call.Table())
+	_, now, err := f.locate()
 	if err != nil {
 		return errors.Trace(err)
 	}

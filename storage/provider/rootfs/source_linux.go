@@ -91,7 +91,7 @@ func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error)
 			return none, errors.Trace(err)
 		}
 	}
-	mounts, err := f.Mounts(c.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -309,8 +309,12 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 	return mount.Bind(dir.File(), readOnly)
 }
 
-func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
-	_, dir, err := f.locate(table)
+func (f *filesystem) Mounts() ([]*mountinfo.Info, error) {
+	_, dir, err := f.locate()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	table, err := f.call.Table()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -319,7 +323,7 @@ func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 
 // Finder implements [object.Mountable].
 func (f *filesystem) Finder() (object.Finder, error) {
-	_, dir, err := f.locate(f.call.Table())
+	_, dir, err := f.locate()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -327,12 +331,12 @@ func (f *filesystem) Finder() (object.Finder, error) {
 }
 
 // locate returns the real path of the directory, and its place on its filesystem.
-func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error) {
+func (f *filesystem) locate() (string, mount.Directory, error) {
 	parent, err := f.call.Files.RealPath()
 	if err != nil {
 		return "", mount.Directory{}, errors.Trace(err)
 	}
-	dir, err := object.Locate(table, parent, f.id)
+	dir, err := f.call.Locate(parent, f.id)
 	return filepath.Join(parent, f.id), dir, errors.Trace(err)
 }
 
@@ -493,7 +497,7 @@ func (f *filesystem) Release() error {
 // checkUnused returns an error if the directory or a part of it is mounted elsewhere, in any
 // mount namespace, or if something is mounted in it.
 func (f *filesystem) checkUnused() error {
-	path, dir, err := f.locate(f.call.Table())
+	path, dir, err := f.locate()
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -74,7 +74,7 @@ func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error)
 	if err := c.Records.Load(id, &f.rec); err != nil {
 		return none, errors.Trace(err)
 	}
-	mounts, err := f.Mounts(c.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -99,7 +99,11 @@ func (f *filesystem) Note() error {
 }
 
 func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
-	for _, m := range f.mountsByName(f.call.Table()) {
+	table, err := f.call.Table()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, m := range f.mountsByName(table) {
 		relation, err := f.relation(ownerOf(m))
 		if err != nil {
 			return nil, errors.Trace(err)
@@ -132,7 +136,11 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 }
 
 // Mounts implements [object.Mountable]. It omits mounts that are marked as another agent's.
-func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
+func (f *filesystem) Mounts() ([]*mountinfo.Info, error) {
+	table, err := f.call.Table()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
 	var own []*mountinfo.Info
 	for _, m := range f.mountsByName(table) {
 		relation, err := f.relation(ownerOf(m))
@@ -153,7 +161,7 @@ func (f *filesystem) Finder() (object.Finder, error) {
 	if object.HasUUID(f.id) {
 		return func(table *mount.Table) []*mountinfo.Info { return table.OfSource("tmpfs", f.source()) }, nil
 	}
-	mounts, err := f.Mounts(f.call.Table())
+	mounts, err := f.Mounts()
 	if err != nil || len(mounts) == 0 {
 		return nil, errors.Trace(err)
 	}
@@ -286,7 +294,7 @@ func (f *filesystem) Resize(size uint64) (uint64, error) {
 // Destroy removes the record. A mount that is not marked as this agent's may belong to another
 // agent, and does not prevent that, unless it is at the filesystem's mount point.
 func (f *filesystem) Destroy() error {
-	mounts, err := f.Mounts(f.call.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return errors.Trace(err)
 	}

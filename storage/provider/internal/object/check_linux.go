@@ -28,7 +28,7 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 	case at.Relation == MountedByOthers:
 		return ErrMountedByOthers(place.MountPoint)
 	case at.Relation == OtherFilesystem:
-		if _, err := f.Mounts(c.Table()); err != nil {
+		if _, err := f.Mounts(); err != nil {
 			return errors.Trace(err)
 		}
 		if err := c.CheckNotCovered(f, at); err != nil {
@@ -45,7 +45,7 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 // explainUnmounted returns the error of a filesystem that is no longer mounted where it was.
 func (c *MountCall) explainUnmounted(f Mountable, unmounted func(from string) error) error {
 	from := f.Placement().MountPoint
-	mounts, err := f.Mounts(c.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
@@ -48,8 +47,8 @@ type Mountable interface {
 	Note() error
 	// Mount makes a detached mount of the filesystem.
 	Mount(readOnly bool) (*mount.Detached, error)
-	// Mounts returns its mounts in the table of this process's mount namespace.
-	Mounts(*mount.Table) ([]*mountinfo.Info, error)
+	// Mounts returns its mounts in this process's mount namespace, as of the call's table.
+	Mounts() ([]*mountinfo.Info, error)
 	// Finder returns the function that finds its mounts, and mounts of parts of it, in the
 	// table of any mount namespace.
 	Finder() (Finder, error)
@@ -61,28 +60,48 @@ type Mountable interface {
 	Proves(*mount.Target) (bool, error)
 }
 
-// MountCall is one bulk call on filesystems. It reads mountinfo once, and again only when it
-// finds a newer mount.
+// MountCall is one bulk call on filesystems. It reads mountinfo when it is first needed, and
+// again only when it finds a newer mount.
 type MountCall struct {
 	*Call
-	// newest is the table that was read last.
-	newest atomic.Pointer[mount.Table]
+	mu sync.Mutex
+	// newest is the table that was read last, or nil.
+	newest *mount.Table
 	// AllNamespaces returns the mounts of all mount namespaces at the time of its first call.
 	AllNamespaces func() []mount.Namespace
 	// namespace is the inode number of this process's mount namespace.
 	namespace uint64
 }
 
-func (c *MountCall) Table() *mount.Table { return c.newest.Load() }
+// Table returns the table of mounts that was read last. It reads the table if none was.
+func (c *MountCall) Table() (*mount.Table, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.newest != nil {
+		return c.newest, nil
+	}
+	return c.readTable()
+}
+
+// newTable reads the table again.
+func (c *MountCall) newTable() (*mount.Table, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.readTable()
+}
+
+func (c *MountCall) readTable() (*mount.Table, error) {
+	table, err := mount.ReadTable()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	c.newest = table
+	return table, nil
+}
 
 func BeginMounts(ctx context.Context, dir, files string, locking Locking) (*MountCall, error) {
 	c, err := Begin(ctx, dir, files, locking)
 	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	table, err := mount.ReadTable()
-	if err != nil {
-		c.End()
 		return nil, errors.Trace(err)
 	}
 	var namespace unix.Stat_t
@@ -90,9 +109,7 @@ func BeginMounts(ctx context.Context, dir, files string, locking Locking) (*Moun
 		c.End()
 		return nil, errors.Annotate(err, "reading the mount namespace")
 	}
-	m := &MountCall{Call: c, AllNamespaces: sync.OnceValue(mount.ReadNamespaces), namespace: namespace.Ino}
-	m.newest.Store(table)
-	return m, nil
+	return &MountCall{Call: c, AllNamespaces: sync.OnceValue(mount.ReadNamespaces), namespace: namespace.Ino}, nil
 }
 
 // MountAll attaches filesystems. It attaches several at once unless the mount point of one is,
@@ -152,13 +169,15 @@ func (c *MountCall) Find(f Mountable, path string) (*Found, error) {
 }
 
 func (c *MountCall) identify(f Mountable, target *mount.Target) (*Found, error) {
-	info := c.Table().ByID(target.MountID())
+	table, err := c.Table()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	info := table.ByID(target.MountID())
 	if info == nil || info.Mountpoint != target.Path {
-		table, err := mount.ReadTable()
-		if err != nil {
+		if table, err = c.newTable(); err != nil {
 			return nil, errors.Trace(err)
 		}
-		c.newest.Store(table)
 		if info = table.ByID(target.MountID()); info == nil {
 			return nil, errors.Errorf("the mount at %s changed while it was examined", target.Path)
 		}
@@ -209,7 +228,7 @@ func ErrMountedByOthers(path string) error {
 
 // isMountedBy reports whether a mount is of the filesystem.
 func (c *MountCall) isMountedBy(f Mountable, info *mountinfo.Info) (bool, error) {
-	mounts, err := f.Mounts(c.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return false, errors.Trace(err)
 	}
@@ -335,7 +354,7 @@ func (c *MountCall) AbandonMountPoint(f Mountable) error {
 
 // CheckNotCovered returns an error if the filesystem is covered by another mount.
 func (c *MountCall) CheckNotCovered(f Mountable, top *Found) error {
-	mounts, err := f.Mounts(c.Table())
+	mounts, err := f.Mounts()
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -383,7 +402,11 @@ func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 	if len(holders) > 0 {
 		return errors.Errorf("it is %s: detach it first", mount.DescribeHolders(holders))
 	}
-	if within := c.Table().Under(path); len(within) > 0 {
+	table, err := c.Table()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if within := table.Under(path); len(within) > 0 {
 		return errors.Errorf("%s is mounted in it, at %s: unmount that first", mount.Describe(within[0]), within[0].Mountpoint)
 	}
 	return nil
@@ -401,7 +424,11 @@ func CheckNoUsers(dir mount.Directory) error {
 
 // Locate returns the directory with a name in parent. The path of parent must not contain a
 // symbolic link.
-func Locate(table *mount.Table, parent, name string) (mount.Directory, error) {
+func (c *MountCall) Locate(parent, name string) (mount.Directory, error) {
+	table, err := c.Table()
+	if err != nil {
+		return mount.Directory{}, errors.Trace(err)
+	}
 	target, err := mount.OpenTarget(parent)
 	if err != nil {
 		return mount.Directory{}, errors.Trace(err)

@@ -57,7 +57,11 @@ func (c *MountCall) ReidentifyPlacement(how Relocation, place *Placement, isIt f
 		*place = Placement{}
 		return nil
 	}
-	if at := c.Table().At(place.MountPoint); at != nil && isIt(at) {
+	table, err := c.Table()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if at := table.At(place.MountPoint); at != nil && isIt(at) {
 		return errors.Errorf("%s is still mounted at %s, for the directory that this one was moved from: unmount it first",
 			mount.Describe(at), place.MountPoint)
 	}

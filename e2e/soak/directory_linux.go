@@ -46,10 +46,6 @@ func (s *soak) copyDirectory() error {
 		return err
 	}
 	second := command.Stowage{Binary: s.binary, DataDir: filepath.Join(s.dataDisk.dir, "copy")}
-	// A power cut may have brought back the last copy.
-	if err := os.RemoveAll(second.DataDir); err != nil {
-		return err
-	}
 	if err := s.frozen(func() error { return copyAll(s.stowage.DataDir, second.DataDir) }); err != nil {
 		return err
 	}
@@ -65,7 +61,7 @@ func (s *soak) copyDirectory() error {
 	if err := s.useCopy(second); err != nil {
 		return fmt.Errorf("the copy of the directory: %w", err)
 	}
-	if err := os.RemoveAll(second.DataDir); err != nil {
+	if err := removeForGood(second.DataDir); err != nil {
 		return err
 	}
 	return s.converge(time.Now())
@@ -189,6 +185,15 @@ func (s *soak) copied(second command.Stowage, status map[string]command.Storage)
 // stillThere checks that the first agent has all its storage, with its data.
 func (s *soak) stillThere() error {
 	return s.converge(time.Now())
+}
+
+// removeForGood removes a file or directory with everything below it. A power cut does not
+// bring it back.
+func removeForGood(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	return fsync.Dir(filepath.Dir(path))
 }
 
 // clearBelow removes what an agent has left below a directory.

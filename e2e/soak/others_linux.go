@@ -186,7 +186,7 @@ func (s *soak) withFullDisk() error {
 	}
 	s.note("somebody fills the storage's disk with %d MiB", filled>>20)
 	err = s.operateWithoutWaiting(true)
-	return errors.Join(err, os.Remove(filler))
+	return errors.Join(err, removeForGood(filler))
 }
 
 // operateWithoutWaiting carries out operations that may have no effect until later, or be

@@ -11,6 +11,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/internal/run"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
@@ -229,10 +230,23 @@ func (f *filesystem) format(kind mkfs.Type) error {
 	f.call.source.formatting.set(f.dev.Number, true)
 	defer f.call.source.formatting.set(f.dev.Number, false)
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
-		return errors.Annotate(capability.Explain(err, capability.SysAdmin), f.dev.Path())
+		return errors.Annotate(capability.Explain(f.clearFailed(err), capability.SysAdmin), f.dev.Path())
 	}
 	crash.At("filesystem made")
 	return f.finish()
+}
+
+// clearFailed clears the device if mkfs has failed with the given error. What a single failed
+// write has left may otherwise look complete, and mount.
+func (f *filesystem) clearFailed(err error) error {
+	var failed *run.Error
+	if !errors.As(err, &failed) {
+		return err // it has not run, or may still run
+	}
+	if cleared := mkfs.Clear(f.dev.File, f.dev.Size); cleared != nil {
+		return errors.Annotatef(err, "%v, after", cleared)
+	}
+	return err
 }
 
 // finish checks that the filesystem is complete, and records that.

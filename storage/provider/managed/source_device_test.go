@@ -476,6 +476,31 @@ func replaceMkfs(t *testing.T, script string) {
 	})
 }
 
+// mkfs fails in the end, though the filesystem looks complete: it may lack a write.
+// Finding N35.
+func TestManagedFailedMkfsIsNotKept(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	t.Run("failing", func(t *testing.T) {
+		replaceMkfs(t, `#!/bin/sh -e
+MKFS -L failed "$@"
+echo Lost a write >&2
+exit 1
+`)
+		_, err := mt.TryCreate("ext4")
+		mt.CheckError(err, false, loop.Path, "exit status 1: Lost a write")
+	})
+	mt.Create("ext4")
+	f, err := os.Open(loop.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if found, err := signature.ReadSuperblock(f); err != nil || found.Label != "" || found.UUID != mt.record().UUID {
+		t.Errorf("got %v, %v", found, err)
+	}
+}
+
 // A filesystem that mkfs completed just before a crash is kept.
 func TestManagedRestartKeepsACompleteFilesystem(t *testing.T) {
 	mt := newManagedTest(t)

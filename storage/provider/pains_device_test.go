@@ -100,8 +100,10 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 		}
 	})
 	// What the machine knows of the devices is outdated like their names.
+	unlock := lockLoopDevices(t)
 	unplug()
 	unplug = plugAt(t, paths, []string{files[1], files[0]})
+	unlock()
 	use(func(path string, whose []byte) {
 		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, whose) {
 			t.Errorf("%s is of disk %v, want %v: %v", path, got, whose, err)
@@ -109,10 +111,27 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 	})
 }
 
-// plugPair attaches two files to loop devices with high numbers. Nobody else gets their
-// names once they are free, as low numbers are taken first.
+// lockLoopDevices keeps agents from taking a free loop device, until unlock or the end of the
+// test.
+func lockLoopDevices(t *testing.T) (unlock func()) {
+	t.Helper()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() { control.Close() })
+	t.Cleanup(unlock)
+	if err := unix.Flock(int(control.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return unlock
+}
+
+// plugPair attaches two files to loop devices with high numbers, since programs that find a
+// free device by themselves take low numbers first.
 func plugPair(t *testing.T, files []string) (paths []string, unplug func()) {
 	t.Helper()
+	defer lockLoopDevices(t)()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -139,12 +158,12 @@ func plugAt(t *testing.T, paths, files []string) (unplug func()) {
 	for i, path := range paths {
 		sourcetest.Run(t, "losetup", path, files[i])
 	}
-	return func() {
-		t.Helper()
+	// Only once: afterwards the devices may be somebody else's.
+	return sync.OnceFunc(func() {
 		for i, path := range paths {
 			(&devicetest.Loop{Path: path, File: files[i]}).Detach(t)
 		}
-	}
+	})
 }
 
 // juju #22218, #21073; k8s #29076, #43291, #95183, #140376; k3s #1902: a newly attached

@@ -124,7 +124,6 @@ func (s Stowage) Poll(ctx context.Context) (map[string]Storage, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "stowage.sock"))
 	}
 	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://stowage/v1/storage", strings.NewReader("{}"))
 	if err != nil {
 		return nil, err

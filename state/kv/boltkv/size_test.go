@@ -48,6 +48,6 @@ func TestFileStaysSmall(t *testing.T) {
 		}
 	}
 	if size() > most {
-		t.Errorf("after 200 changes of 100 KB the store has %d bytes, want at most %d", size(), most)
+		t.Errorf("after 200 changes of 50 KB the store has %d bytes, want at most %d", size(), most)
 	}
 }

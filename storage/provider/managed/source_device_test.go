@@ -477,6 +477,7 @@ func replaceMkfs(t *testing.T, script string) {
 }
 
 // mkfs fails in the end, though the filesystem looks complete: it may lack a write.
+// Fault F9.
 // Finding N35.
 func TestManagedFailedMkfsIsNotKept(t *testing.T) {
 	mt := newManagedTest(t)

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -245,8 +246,8 @@ type interrupted struct {
 	then func()
 }
 
-func (s *interrupted) View(fn func(kv.Snapshot) error) error {
-	err := s.Store.View(fn)
+func (s *interrupted) View(ctx context.Context, fn func(kv.Snapshot) error) error {
+	err := s.Store.View(ctx, fn)
 	if then := s.then; then != nil {
 		s.then = nil
 		then()

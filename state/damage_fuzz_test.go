@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -42,7 +43,7 @@ func FuzzDamage(f *testing.F) {
 		entries := w.entries()
 		keys := slices.Sorted(maps.Keys(w.dump()))
 		key := keys[int(which)%len(keys)]
-		w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put(key, state.Seal(key, data)) }))
+		w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put(key, state.Seal(key, data)) }))
 
 		check := func(err error) {
 			t.Helper()

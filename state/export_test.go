@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -20,7 +21,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
 	retries, retried := make(map[string]bool), []string(nil)
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
 			switch {
 			case strings.HasPrefix(key, storagePrefix):
@@ -97,7 +98,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	if !reflect.DeepEqual(index, found) {
 		problems = append(problems, fmt.Sprintf("the index is\n\t%v\nwant\n\t%v", found, index))
 	}
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		err := snapshot.Scan(historyPrefix, func(key string, data []byte) error {
 			history, err := decodeAt[history](key, data)
 			if err != nil {

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ import (
 )
 
 func inspect(store kv.Store) (identity state.Identity, err error) {
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		identity, err = state.Inspect(snapshot)
 		return err
 	})
@@ -43,13 +44,13 @@ func TestInspect(t *testing.T) {
 	if _, err := inspect(empty); !errors.Is(err, errors.NotFound) {
 		t.Errorf("of an empty store: %v", err)
 	}
-	w.must(empty.Update(func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":5}`)) }))
+	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":5}`)) }))
 	if _, err := inspect(empty); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("of a newer schema: %v", err)
 	}
 
 	// A damaged record is an error.
-	w.must(w.store.Update(func(tx kv.Tx) error {
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error {
 		data, err := tx.Get("storage/data")
 		data = append([]byte(nil), data...)
 		data[len(data)/2] ^= 4

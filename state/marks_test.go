@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -75,7 +76,7 @@ func (w *world) reopen(marks *fakeMarks, uuid string) error {
 func (w *world) restore(contents map[string]string) {
 	w.t.Helper()
 	now := w.dump()
-	w.must(w.store.Update(func(tx kv.Tx) error {
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error {
 		for key := range now {
 			w.must(tx.Delete(key))
 		}

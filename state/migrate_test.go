@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -213,7 +214,7 @@ func TestMigrateFailsIfStoreChanges(t *testing.T) {
 	w := &world{t: t, store: olderStore(t)}
 	defer w.store.Close()
 	change := func(int) error {
-		return w.store.Update(func(tx kv.Tx) error { return tx.Delete("pool/unused") })
+		return w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Delete("pool/unused") })
 	}
 	_, err := state.Open(state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry(), BeforeMigrate: change})
 	if err == nil || !strings.Contains(err.Error(), `"pool/unused" has changed`) {
@@ -227,7 +228,7 @@ func TestMigrateFailsIfStoreChanges(t *testing.T) {
 func TestMigrateLeavesDamagedStateUnchanged(t *testing.T) {
 	w := &world{t: t, store: olderStore(t)}
 	defer w.store.Close()
-	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/raw", []byte{1}) }))
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("storage/raw", []byte{1}) }))
 	before := w.dump()
 	_, err := state.Open(state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry()})
 	if err == nil || !strings.Contains(err.Error(), `"storage/raw"`) {
@@ -240,7 +241,7 @@ func TestMigrateLeavesDamagedStateUnchanged(t *testing.T) {
 
 func TestOpenWithoutSchemaFails(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Delete("schema") }))
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Delete("schema") }))
 	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
 	if err == nil || !strings.Contains(err.Error(), `without "schema"`) || !strings.Contains(err.Error(), "stowage restore") {
 		t.Errorf("opening says %v", err)

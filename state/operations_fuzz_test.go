@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -54,7 +55,7 @@ type operations struct {
 }
 
 func newOperations(w *world, program []byte) *operations {
-	feed, err := w.store.Watch("", kv.FromNow)
+	feed, err := w.store.Watch(context.Background(), "", kv.FromNow)
 	w.must(err)
 	w.t.Cleanup(feed.Close)
 	return &operations{world: w, program: program, feed: feed}

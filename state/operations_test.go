@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -55,7 +56,7 @@ func (s scope) may(id params.MachineStorageId, plan bool) bool {
 // twin returns a copy of the world.
 func (o *operations) twin() *operations {
 	store := kvtest.NewMemory()
-	o.must(store.Update(func(tx kv.Tx) error {
+	o.must(store.Update(context.Background(), func(tx kv.Tx) error {
 		for key, data := range o.dump() {
 			if err := tx.Put(key, []byte(data)); err != nil {
 				return err

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"sync"
 	"time"
@@ -62,6 +63,8 @@ func (c Config) Validate() error {
 // State is the durable model. Its methods are safe for concurrent use.
 type State struct {
 	store    kv.Store
+	ctx      context.Context // that of all calls of the store; Close cancels it
+	cancel   context.CancelFunc
 	clock    clock.Clock
 	registry storage.ProviderRegistry
 	marks    Marks // may be nil
@@ -91,7 +94,9 @@ func Open(config Config) (*State, error) {
 		marks:    config.Marks,
 		watchers: make(map[stopper]struct{}),
 	}
+	st.ctx, st.cancel = context.WithCancel(context.Background())
 	if err := st.open(config); err != nil {
+		st.cancel()
 		return nil, errors.Annotate(err, "opening state")
 	}
 	return st, nil
@@ -162,8 +167,9 @@ func (tx *txn) setSchema() {
 }
 
 // Close stops all watchers, with an error that says that the state is closed, and waits for
-// them. The store stays open.
+// them. It ends calls that wait for the store, and later calls fail. The store stays open.
 func (st *State) Close() error {
+	st.cancel()
 	st.mu.Lock()
 	st.closed = true
 	watchers := make([]stopper, 0, len(st.watchers))
@@ -286,7 +292,7 @@ func (tx *txn) remove(key string) {
 // update runs fn in one transaction. If the transaction needs a mark, update writes it before
 // the commit; if that fails, nothing has changed.
 func (st *State) update(fn func(*txn) error) error {
-	return st.store.Update(func(kvtx kv.Tx) error {
+	err := st.store.Update(st.ctx, func(kvtx kv.Tx) error {
 		tx := &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC()}
 		err := fn(tx)
 		if tx.err != nil {
@@ -301,6 +307,7 @@ func (st *State) update(fn func(*txn) error) error {
 		}
 		return err
 	})
+	return st.ifClosed(err)
 }
 
 // updateIfSpace is update for transactions that add something. It refuses to run fn if the
@@ -322,7 +329,7 @@ func (st *State) checkSpace() error {
 
 // view runs fn on one snapshot.
 func (st *State) view(fn func(*reader, kv.Snapshot) error) error {
-	return st.store.View(func(snapshot kv.Snapshot) error {
+	err := st.store.View(st.ctx, func(snapshot kv.Snapshot) error {
 		r := &reader{kv: snapshot, registry: st.registry}
 		err := fn(r, snapshot)
 		if r.err != nil {
@@ -330,4 +337,14 @@ func (st *State) view(fn func(*reader, kv.Snapshot) error) error {
 		}
 		return err
 	})
+	return st.ifClosed(err)
+}
+
+// ifClosed returns errClosed instead of an error that says that the context of the state has
+// ended.
+func (st *State) ifClosed(err error) error {
+	if err != nil && st.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return errClosed
+	}
+	return err
 }

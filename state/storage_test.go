@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -439,7 +440,7 @@ func TestStorageOfInstancesAndGroups(t *testing.T) {
 
 func TestOpenNewerSchemaFails(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":99}`)) }))
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":99}`)) }))
 	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
 	wantError(t, err, errors.NotSupported, "99")
 }
@@ -447,7 +448,7 @@ func TestOpenNewerSchemaFails(t *testing.T) {
 func TestErrorNamesUnreadableRecord(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)
-	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/it", []byte(`{`)) }))
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("storage/it", []byte(`{`)) }))
 	_, err := w.Storage("it")
 	if err == nil || !strings.Contains(err.Error(), `"storage/it"`) {
 		t.Errorf("reading it: %v", err)

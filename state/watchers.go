@@ -27,9 +27,9 @@ type stopper interface {
 // watch starts a watcher of the keys that begin with prefix. It sends a first event even if
 // there are no keys.
 func watch[E any](st *State, prefix string, from kv.Start, event func([]string) (E, error)) (*keysWatcher[E], error) {
-	feed, err := st.store.Watch(prefix, from)
+	feed, err := st.store.Watch(st.ctx, prefix, from)
 	if err != nil {
-		return nil, errors.Annotatef(err, "watching %q", prefix)
+		return nil, errors.Annotatef(st.ifClosed(err), "watching %q", prefix)
 	}
 	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
 	first, _, err := w.nextEvent()

@@ -383,10 +383,21 @@ func TestCloseEndsWatchersWithReason(t *testing.T) {
 	if err := watcher.EnsureErr(all); err == nil || err.Error() != "state is closed" {
 		t.Errorf("a watcher of a closed state ended with %v", err)
 	}
-	if _, err := w.WatchStorage(); err == nil {
-		t.Error("a closed state was watched")
-	}
 	w.must(w.State.Close())
+}
+
+func TestClosedStateRefusesCalls(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.State.Close())
+	for what, call := range map[string]func() error{
+		"WatchStorage": func() error { _, err := w.WatchStorage(); return err },
+		"AddStorage":   func() error { return w.AddStorage(state.StorageParams{Name: "data", Pool: "loop", Size: 1}) },
+		"Fingerprint":  func() error { _, _, err := w.Fingerprint(); return err },
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), "state is closed") {
+			t.Errorf("%s of a closed state: %v", what, err)
+		}
+	}
 }
 
 func TestStoreCloseEndsWatchers(t *testing.T) {

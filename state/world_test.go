@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -212,7 +213,7 @@ func (w *world) entries() (entries []entry) {
 
 func (w *world) dump() map[string]string {
 	values := make(map[string]string)
-	w.must(w.store.View(func(snapshot kv.Snapshot) error {
+	w.must(w.store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
 			values[key] = string(data)
 			return nil

@@ -419,7 +419,7 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
 			if !strings.HasPrefix(key, "sequence/") && !strings.HasPrefix(key, "blockdevice/") {
 				keys = append(keys, key)

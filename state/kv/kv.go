@@ -10,27 +10,40 @@
 // transaction is made durable before it returns.
 package kv
 
-import "github.com/juju/errors"
+import (
+	"context"
+
+	"github.com/juju/errors"
+)
 
 // Store is a durable ordered map. Its methods are safe for concurrent use. They must not be
 // called from within a transaction or snapshot of the same store.
+//
+// Several processes can share a store in a cluster. Then a snapshot and a feed may lag behind
+// the transactions of other processes, but never behind those of their own.
+//
+// When ctx ends, a method that waits returns an error that satisfies errors.Is(err, ctx.Err()),
+// or in the case of Update [ErrUnknown].
 type Store interface {
 	// Update runs fn in a transaction, and commits unless fn returns an error, which Update
 	// then returns unchanged. When Update returns nil, the changes are durable. Transactions
 	// behave as if they ran one after the other. fn may run more than once: only its last run
 	// counts.
 	//
+	// All that fn reads was true at the same moment, which is later than the call of Update: in
+	// a shared store, an error of fn that rests on older data is discarded, and fn runs again.
+	//
 	// If Update returns an error other than fn's, nothing has changed, unless that error
 	// satisfies errors.Is(err, [ErrUnknown]).
-	Update(fn func(Tx) error) error
+	Update(ctx context.Context, fn func(Tx) error) error
 
 	// View runs fn on the store as it was between two transactions, and returns fn's error
-	// unchanged. Everything that fn reads is durable.
-	View(fn func(Snapshot) error) error
+	// unchanged. Everything that fn reads is durable. fn runs at most once.
+	View(ctx context.Context, fn func(Snapshot) error) error
 
 	// Watch returns a feed of the keys that begin with prefix, which must be empty or end in a
-	// slash.
-	Watch(prefix string, from Start) (Feed, error)
+	// slash. ctx bounds the call, not the feed.
+	Watch(ctx context.Context, prefix string, from Start) (Feed, error)
 
 	// Close closes the store, and ends its feeds with [ErrClosed]. It waits for transactions
 	// and snapshots.

@@ -162,7 +162,7 @@ func (c *Copier) loop() error {
 
 // readSlots verifies the existing copies, and removes those whose writing was interrupted.
 func (c *Copier) readSlots() error {
-	err := c.config.Store.View(func(snapshot kv.Snapshot) (err error) {
+	err := c.config.Store.View(context.Background(), func(snapshot kv.Snapshot) (err error) {
 		c.own, err = c.config.Identify(snapshot)
 		return err
 	})

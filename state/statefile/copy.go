@@ -163,7 +163,7 @@ func inspect(path string, file *os.File, identify Identify) (Meta, error) {
 	}
 	defer store.Close()
 	meta := Meta{Kind: KindState}
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		meta.Identity, err = identify(snapshot)
 		return err
 	})

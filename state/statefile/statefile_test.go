@@ -39,7 +39,7 @@ func identify(snapshot kv.Snapshot) (identity statefile.Identity, err error) {
 
 func put(t *testing.T, store *boltkv.Store, key, value string) {
 	t.Helper()
-	if err := store.Update(func(tx kv.Tx) error { return tx.Put(key, []byte(value)) }); err != nil {
+	if err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put(key, []byte(value)) }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -78,7 +78,7 @@ func open(t *testing.T, path string) *boltkv.Store {
 func contents(t *testing.T, store *boltkv.Store) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, value []byte) error {
 			all[key] = string(value)
 			return nil
@@ -180,7 +180,7 @@ func TestBackupDuringUpdates(t *testing.T) {
 				return
 			default:
 			}
-			err := store.Update(func(tx kv.Tx) error {
+			err := store.Update(context.Background(), func(tx kv.Tx) error {
 				for _, key := range []string{"twin/a", "twin/b"} {
 					if err := tx.Put(key, bytes.Repeat(fmt.Append(nil, i), 1+i%1000)); err != nil {
 						return err

@@ -2,6 +2,7 @@ package boltkv_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -43,7 +44,7 @@ func fill(tb testing.TB, path string, keys int) {
 	defer store.Close()
 	value := bytes.Repeat([]byte("value "), 25)
 	for from := 0; from < keys; from += 10_000 {
-		err := store.Update(func(tx kv.Tx) error {
+		err := store.Update(context.Background(), func(tx kv.Tx) error {
 			for i := from; i < min(keys, from+10_000); i++ {
 				if err := tx.Put(fmt.Sprintf("entity/%d/%d", i%7, i), value); err != nil {
 					return err
@@ -68,7 +69,7 @@ func BenchmarkUse(b *testing.B) {
 	}
 	defer store.Close()
 	view := func() {
-		err := store.View(func(snapshot kv.Snapshot) error {
+		err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 			_, err := snapshot.Get("entity/1/1")
 			return err
 		})
@@ -77,7 +78,7 @@ func BenchmarkUse(b *testing.B) {
 		}
 	}
 	update := func(i int) {
-		err := store.Update(func(tx kv.Tx) error { return tx.Put("entity/1/1", fmt.Append(nil, i)) })
+		err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("entity/1/1", fmt.Append(nil, i)) })
 		if err != nil {
 			b.Error(err)
 		}

@@ -9,10 +9,14 @@
 // it is open fails permanently with [ErrDamaged]; one whose disk fails does so with
 // [ErrUnreadable]. Disk space is allocated ahead, so that transactions that remove things work
 // on a full disk; call [Store.CheckSpace] before other transactions.
+//
+// The context of a method is only checked at its beginning: the disk decides how long a
+// transaction takes.
 package boltkv
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"sync"
@@ -85,9 +89,12 @@ func (s *Store) Close() error {
 }
 
 // Update implements [kv.Store].
-func (s *Store) Update(fn func(kv.Tx) error) error {
+func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := s.settle(); err != nil {
 		return s.unconfirmed(err)
 	}
@@ -134,7 +141,10 @@ func (s *Store) flush(buffer *kv.Buffer, bucket *bbolt.Bucket) (changes kv.Chang
 }
 
 // View implements [kv.Store].
-func (s *Store) View(fn func(kv.Snapshot) error) error {
+func (s *Store) View(ctx context.Context, fn func(kv.Snapshot) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	return s.view(s.beginView, fn)
 }
 
@@ -194,9 +204,12 @@ func (s *Store) Version() (uint64, error) {
 }
 
 // Watch implements [kv.Store].
-func (s *Store) Watch(prefix string, from kv.Start) (kv.Feed, error) {
+func (s *Store) Watch(ctx context.Context, prefix string, from kv.Start) (kv.Feed, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := s.settle(); err != nil {
 		return nil, s.unconfirmed(err)
 	}

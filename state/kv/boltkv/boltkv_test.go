@@ -1,6 +1,7 @@
 package boltkv_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,7 @@ func own(path string) {
 	if err != nil {
 		panic(err)
 	}
-	err = store.Update(func(tx kv.Tx) error { return tx.Put("owner", []byte("x")) })
+	err = store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("owner", []byte("x")) })
 	if err != nil {
 		panic(err)
 	}
@@ -84,7 +85,7 @@ func TestKilledProcessLosesNoCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		value, err := snapshot.Get("owner")
 		if string(value) != "x" {
 			t.Errorf("the value committed before the kill is %q", value)

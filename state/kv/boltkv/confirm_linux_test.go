@@ -1,6 +1,7 @@
 package boltkv_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -43,7 +44,7 @@ func failSync(t *testing.T, n int, f func() error) (count int, err error) {
 
 // put sets a key to a value of several pages.
 func put(store *boltkv.Store, key, value string) error {
-	return store.Update(func(tx kv.Tx) error {
+	return store.Update(context.Background(), func(tx kv.Tx) error {
 		return tx.Put(key, []byte(strings.Repeat(value, 3*pageSize)))
 	})
 }
@@ -64,7 +65,7 @@ func open(t *testing.T, path string) *boltkv.Store {
 
 // value returns what put has set a key to, empty if there is no such key.
 func value(store *boltkv.Store, key string) (value string, err error) {
-	err = store.View(func(snapshot kv.Snapshot) error {
+	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		data, err := snapshot.Get(key)
 		if len(data) > 0 {
 			value = string(data[:1])
@@ -80,7 +81,7 @@ func TestOneFailedSync(t *testing.T) {
 	for n := 1; n < most; n++ {
 		path := filepath.Join(t.TempDir(), "store")
 		store := open(t, path)
-		feed, err := store.Watch("", kv.FromNow)
+		feed, err := store.Watch(context.Background(), "", kv.FromNow)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +187,7 @@ func TestDiskFailureDuringSync(t *testing.T) {
 				disk := syscalltest.NewDiskOf(t, filesystem)
 				path := filepath.Join(disk.Dir, "store")
 				store := open(t, path)
-				feed, err := store.Watch("", kv.FromNow)
+				feed, err := store.Watch(context.Background(), "", kv.FromNow)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -254,7 +255,7 @@ func TestDiskFailureDuringSync(t *testing.T) {
 func TestSnapshotStableAcrossFailedSync(t *testing.T) {
 	store := open(t, filepath.Join(t.TempDir(), "store"))
 	var later chan struct{}
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		before, err := snapshot.Get("key")
 		if err != nil {
 			return err
@@ -291,7 +292,7 @@ func TestUnconfirmedTransactionFailsStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	store := open(t, path)
 	store.SetSettleTimeout(0)
-	feed, err := store.Watch("", kv.FromNow)
+	feed, err := store.Watch(context.Background(), "", kv.FromNow)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestReadErrorNamesFileAndRemedy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	store := open(t, path)
 	get := func() error {
-		return store.View(func(snapshot kv.Snapshot) error {
+		return store.View(context.Background(), func(snapshot kv.Snapshot) error {
 			_, err := snapshot.Get("key")
 			return err
 		})

@@ -2,6 +2,7 @@ package boltkv_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -27,7 +28,7 @@ type contents map[string]string
 
 func read(store *boltkv.Store) (contents, error) {
 	all := make(contents)
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, value []byte) error {
 			all[key] = string(value)
 			return nil
@@ -53,7 +54,7 @@ func newSample(t testing.TB, name string, keys, length int) sample {
 	}
 	s := sample{name: name}
 	update := func(fn func(kv.Tx) error) {
-		if err := store.Update(fn); err != nil {
+		if err := store.Update(context.Background(), fn); err != nil {
 			t.Fatal(err)
 		}
 		s.before = s.now
@@ -108,7 +109,7 @@ func probe(path string) (contents, error) {
 	}
 	// Updates touch pages that reading does not.
 	for round := range 2 {
-		err := store.Update(func(tx kv.Tx) error {
+		err := store.Update(context.Background(), func(tx kv.Tx) error {
 			n := 0
 			for key := range all {
 				if n++; n > 30 {
@@ -260,7 +261,7 @@ func TestCheckPassesAfterEachTransaction(t *testing.T) {
 	for n := range *transactions {
 		// The store grows to thousands of keys and shrinks to few, in turns.
 		deletes := 1 + n/40%3*4
-		err := store.Update(func(tx kv.Tx) error {
+		err := store.Update(context.Background(), func(tx kv.Tx) error {
 			for range random.IntN(200) {
 				key := fmt.Sprintf("%c/%d", 'a'+random.IntN(5), random.IntN(2000))
 				if random.IntN(10) < deletes {
@@ -376,7 +377,7 @@ func TestConcurrentOpenCreatesOnce(t *testing.T) {
 		go func() {
 			store, err := boltkv.Open(path)
 			if err == nil {
-				err = store.Update(func(tx kv.Tx) error { return tx.Put(fmt.Sprint("k", i), nil) })
+				err = store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put(fmt.Sprint("k", i), nil) })
 				store.Close()
 			}
 			results <- err
@@ -412,7 +413,7 @@ func TestOpenReadOnlyChangesNothing(t *testing.T) {
 		if all, err := read(store); err != nil || !maps.Equal(all, s.now) {
 			t.Errorf("the contents differ (%v)", err)
 		}
-		if err := store.Update(func(tx kv.Tx) error { return tx.Put("k", nil) }); err == nil {
+		if err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("k", nil) }); err == nil {
 			t.Error("the store was written to")
 		}
 	}
@@ -443,22 +444,22 @@ var ways = map[string]func(*boltkv.Store) error{
 		return err
 	},
 	"get": func(store *boltkv.Store) error {
-		return store.View(func(snapshot kv.Snapshot) error {
+		return store.View(context.Background(), func(snapshot kv.Snapshot) error {
 			_, err := snapshot.Get("a/0100")
 			return err
 		})
 	},
 	"update": func(store *boltkv.Store) error {
-		return store.Update(func(tx kv.Tx) error { return tx.Put("a/0100", []byte("changed")) })
+		return store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("a/0100", []byte("changed")) })
 	},
 	"update that ignores errors": func(store *boltkv.Store) error {
-		return store.Update(func(tx kv.Tx) error {
+		return store.Update(context.Background(), func(tx kv.Tx) error {
 			tx.Get("a/0100")
 			return nil
 		})
 	},
 	"watch": func(store *boltkv.Store) error {
-		feed, err := store.Watch("", kv.FromScratch)
+		feed, err := store.Watch(context.Background(), "", kv.FromScratch)
 		if err == nil {
 			feed.Close()
 		}
@@ -475,7 +476,7 @@ func TestTruncationFailsOpenStore(t *testing.T) {
 	for _, size := range []int{0, 1, pageSize, 2 * pageSize, 2*pageSize + 1, len(s.file) / 2} {
 		for first, use := range ways {
 			path, store := openSample(t, s)
-			feed, err := store.Watch("", kv.FromNow)
+			feed, err := store.Watch(context.Background(), "", kv.FromNow)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -513,7 +514,7 @@ func TestTruncationDuringTransactionFailsStore(t *testing.T) {
 	s := newSample(t, "tree", 600, 100)
 	for name, use := range map[string]func(store *boltkv.Store, truncate func()) error{
 		"value in a snapshot": func(store *boltkv.Store, truncate func()) error {
-			return store.View(func(snapshot kv.Snapshot) error {
+			return store.View(context.Background(), func(snapshot kv.Snapshot) error {
 				value, err := snapshot.Get("a/0100")
 				truncate()
 				if !bytes.Contains(value, []byte("v")) {
@@ -523,20 +524,20 @@ func TestTruncationDuringTransactionFailsStore(t *testing.T) {
 			})
 		},
 		"scan": func(store *boltkv.Store, truncate func()) error {
-			return store.View(func(snapshot kv.Snapshot) error {
+			return store.View(context.Background(), func(snapshot kv.Snapshot) error {
 				truncate()
 				return snapshot.Scan("", func(string, []byte) error { return nil })
 			})
 		},
 		"get in a transaction": func(store *boltkv.Store, truncate func()) error {
-			return store.Update(func(tx kv.Tx) error {
+			return store.Update(context.Background(), func(tx kv.Tx) error {
 				truncate()
 				_, err := tx.Get("a/0100")
 				return err
 			})
 		},
 		"put": func(store *boltkv.Store, truncate func()) error {
-			return store.Update(func(tx kv.Tx) error {
+			return store.Update(context.Background(), func(tx kv.Tx) error {
 				truncate()
 				return tx.Put("a/0100", nil)
 			})
@@ -569,8 +570,8 @@ func TestCallerPanicsPropagate(t *testing.T) {
 		"nil pointer": {func() { nothing.field = 1 }, func(p any) bool { _, ok := p.(runtime.Error); return ok }},
 	} {
 		for way, use := range map[string]func(){
-			"view":   func() { _ = store.View(func(kv.Snapshot) error { test.panic(); return nil }) },
-			"update": func() { _ = store.Update(func(kv.Tx) error { test.panic(); return nil }) },
+			"view":   func() { _ = store.View(context.Background(), func(kv.Snapshot) error { test.panic(); return nil }) },
+			"update": func() { _ = store.Update(context.Background(), func(kv.Tx) error { test.panic(); return nil }) },
 		} {
 			func() {
 				defer func() {
@@ -583,7 +584,7 @@ func TestCallerPanicsPropagate(t *testing.T) {
 			}()
 		}
 	}
-	if err := store.Update(func(tx kv.Tx) error { return tx.Put("k", nil) }); err != nil {
+	if err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("k", nil) }); err != nil {
 		t.Errorf("the store does not work any more: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package boltkv_test
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -22,7 +23,7 @@ func TestUpdateReportsLostSync(t *testing.T) {
 		}
 		defer store.Close()
 		return inSync(func() error {
-			return store.Update(func(tx kv.Tx) error { return tx.Put("key", []byte("value")) })
+			return store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("key", []byte("value")) })
 		})
 	})
 }

@@ -1,6 +1,7 @@
 package boltkv_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -32,7 +33,7 @@ func TestFileStaysSmall(t *testing.T) {
 		t.Errorf("a new store has %d bytes, want at most %d", size(), most)
 	}
 	for round := range 200 {
-		err := store.Update(func(tx kv.Tx) (err error) {
+		err := store.Update(context.Background(), func(tx kv.Tx) (err error) {
 			for n := range 100 {
 				key := fmt.Sprintf("key-%d", n)
 				if (n+round)%2 == 0 {

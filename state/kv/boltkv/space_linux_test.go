@@ -2,6 +2,7 @@ package boltkv_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -136,7 +137,7 @@ func TestFullDisk(t *testing.T) {
 				if added++; added > 10_000 {
 					t.Fatal("CheckSpace never refuses")
 				}
-				err := store.Update(func(tx kv.Tx) error {
+				err := store.Update(context.Background(), func(tx kv.Tx) error {
 					return tx.Put(fmt.Sprint("added/", added), make([]byte, 3000))
 				})
 				if err != nil {
@@ -149,7 +150,7 @@ func TestFullDisk(t *testing.T) {
 
 			store = testRemoving(t, path)
 			// A value that does not fit leaves the store unchanged.
-			err := store.Update(func(tx kv.Tx) error { return tx.Put("huge", make([]byte, 20<<20)) })
+			err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("huge", make([]byte, 20<<20)) })
 			if !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("putting 20 MiB on a full disk: %v", err)
 			}
@@ -195,11 +196,11 @@ func testRemoving(t *testing.T, path string) *boltkv.Store {
 			if n--; n < 0 {
 				break
 			}
-			err := store.Update(func(tx kv.Tx) error {
+			err := store.Update(context.Background(), func(tx kv.Tx) error {
 				return tx.Put(key, []byte(strings.ToUpper(value)))
 			})
 			if err == nil {
-				err = store.Update(func(tx kv.Tx) error { return tx.Delete(key) })
+				err = store.Update(context.Background(), func(tx kv.Tx) error { return tx.Delete(key) })
 			}
 			if err != nil {
 				t.Fatalf("after %d removals: %v", done, err)
@@ -209,7 +210,7 @@ func testRemoving(t *testing.T, path string) *boltkv.Store {
 		}
 	}
 	remove(60)
-	err = store.View(func(kv.Snapshot) error {
+	err = store.View(context.Background(), func(kv.Snapshot) error {
 		remove(10)
 		return nil
 	})
@@ -245,7 +246,7 @@ func TestFailedCommitFindsDamage(t *testing.T) {
 			}
 		}
 	}
-	err = store.Update(func(tx kv.Tx) error { return tx.Put("entity/9", make([]byte, 20<<20)) })
+	err = store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("entity/9", make([]byte, 20<<20)) })
 	if !errors.Is(err, boltkv.ErrDamaged) {
 		t.Errorf("committing to a damaged file on a full disk: %v", err)
 	}
@@ -260,7 +261,7 @@ func TestDiskFailureDuringTransactionFailsStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	err = store.Update(func(tx kv.Tx) error {
+	err = store.Update(context.Background(), func(tx kv.Tx) error {
 		shutDown(t, dir)
 		return tx.Put("entity/0", []byte("v"))
 	})

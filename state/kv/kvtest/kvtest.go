@@ -9,6 +9,7 @@
 package kvtest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -46,6 +47,8 @@ func (s Suite) Run(t *testing.T) {
 		"TransactionSeesItself":    testTransactionSeesItself,
 		"ErrorRollsBack":           testErrorRollsBack,
 		"PanicRollsBack":           testPanicRollsBack,
+		"EndedContext":             testEndedContext,
+		"LargeTransaction":         testLargeTransaction,
 		"ScanInOrder":              testScanInOrder,
 		"ScanEndsWithError":        testScanEndsWithError,
 		"SnapshotIsOneMoment":      testSnapshotIsOneMoment,
@@ -115,17 +118,17 @@ func (s Suite) testUnconfirmed(t *testing.T) {
 	put(t, store, "a", "1")
 	feed := watch(t, store, "", kv.FromNow)
 	err := s.Unconfirmed(t, dir, func() error {
-		err := store.Update(func(tx kv.Tx) error { return tx.Put("a", []byte("2")) })
+		err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("a", []byte("2")) })
 		if keys, err := feed.Take(); err != nil || len(keys) != 0 {
 			t.Errorf("before the transaction is confirmed, a feed tells of %q, %v", keys, err)
 		}
-		if err := store.View(func(kv.Snapshot) error { return nil }); err == nil {
+		if err := store.View(context.Background(), func(kv.Snapshot) error { return nil }); err == nil {
 			t.Error("before the transaction is confirmed, there is a snapshot")
 		}
-		if err := store.Update(func(tx kv.Tx) error { return tx.Put("b", nil) }); err == nil || errors.Is(err, kv.ErrUnknown) {
+		if err := store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("b", nil) }); err == nil || errors.Is(err, kv.ErrUnknown) {
 			t.Errorf("before the transaction is confirmed, the outcome of another one: %v", err)
 		}
-		if _, err := store.Watch("", kv.FromScratch); err == nil {
+		if _, err := store.Watch(context.Background(), "", kv.FromScratch); err == nil {
 			t.Error("before the transaction is confirmed, it can be watched")
 		}
 		return err
@@ -185,7 +188,7 @@ func testTransactionSeesItself(t *testing.T, store kv.Store) {
 func testErrorRollsBack(t *testing.T, store kv.Store) {
 	put(t, store, "a", "1", "b", "1")
 	cause := errors.New("changed my mind")
-	err := store.Update(func(tx kv.Tx) error {
+	err := store.Update(context.Background(), func(tx kv.Tx) error {
 		must(t, tx.Put("a", []byte("2")))
 		must(t, tx.Delete("b"))
 		must(t, tx.Put("c", []byte("2")))
@@ -200,13 +203,63 @@ func testErrorRollsBack(t *testing.T, store kv.Store) {
 func testPanicRollsBack(t *testing.T, store kv.Store) {
 	func() {
 		defer func() { _ = recover() }()
-		_ = store.Update(func(tx kv.Tx) error {
+		_ = store.Update(context.Background(), func(tx kv.Tx) error {
 			must(t, tx.Put("a", []byte("1")))
 			panic("in a transaction")
 		})
 	}()
 	put(t, store, "b", "1")
 	expect(t, scan(t, store, ""), "b=1")
+}
+
+// testEndedContext checks that no method does anything when its context has ended.
+func testEndedContext(t *testing.T, store kv.Store) {
+	put(t, store, "a", "1")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for what, call := range map[string]func() error{
+		"Update": func() error { return store.Update(ctx, func(tx kv.Tx) error { return tx.Put("a", []byte("2")) }) },
+		"View":   func() error { return store.View(ctx, func(kv.Snapshot) error { return nil }) },
+		"Watch": func() error {
+			_, err := store.Watch(ctx, "", kv.FromNow)
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a context that has ended: %v", what, err)
+		}
+	}
+	expect(t, scan(t, store, ""), "a=1")
+}
+
+// testLargeTransaction reads, writes and deletes 10,000 keys in one transaction.
+func testLargeTransaction(t *testing.T, store kv.Store) {
+	const keys = 10_000
+	key := func(i int) string { return fmt.Sprintf("entity/%05d", i) }
+	feed := watch(t, store, "entity/", kv.FromNow)
+	for _, value := range []string{"one", "two", ""} {
+		update(t, store, func(tx kv.Tx) error {
+			for i := range keys {
+				if _, err := tx.Get(key(i)); err != nil {
+					return err
+				}
+				var err error
+				if value == "" {
+					err = tx.Delete(key(i))
+				} else {
+					err = tx.Put(key(i), []byte(value))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if changed := take(t, feed); len(changed) != keys || changed[keys-1] != key(keys-1) {
+			t.Errorf("after a transaction that sets %d keys to %q, a feed returned %d", keys, value, len(changed))
+		}
+	}
+	expect(t, scan(t, store, ""))
 }
 
 func testScanInOrder(t *testing.T, store kv.Store) {
@@ -222,7 +275,7 @@ func testScanInOrder(t *testing.T, store kv.Store) {
 func testScanEndsWithError(t *testing.T, store kv.Store) {
 	put(t, store, "a", "1", "b", "1")
 	cause, calls := errors.New("enough"), 0
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(string, []byte) error {
 			calls++
 			return cause
@@ -244,7 +297,7 @@ func testSnapshotIsOneMoment(t *testing.T, store kv.Store) {
 		}
 	}()
 	for {
-		err := store.View(func(snapshot kv.Snapshot) error {
+		err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 			a, err := snapshot.Get("a")
 			must(t, err)
 			return snapshot.Scan("z", func(_ string, z []byte) error {
@@ -372,7 +425,7 @@ func testFeedHasOnlyItsPrefix(t *testing.T, store kv.Store) {
 
 func testFeedHasOnlyWhatCommitted(t *testing.T, store kv.Store) {
 	feed := watch(t, store, "", kv.FromNow)
-	_ = store.Update(func(tx kv.Tx) error {
+	_ = store.Update(context.Background(), func(tx kv.Tx) error {
 		must(t, tx.Put("a", []byte("1")))
 		return errors.New("changed my mind")
 	})
@@ -419,7 +472,7 @@ func testFeedMissesNothing(t *testing.T, store kv.Store) {
 }
 
 func testFeedOfNoPrefix(t *testing.T, store kv.Store) {
-	_, err := store.Watch("a", kv.FromNow)
+	_, err := store.Watch(context.Background(), "a", kv.FromNow)
 	if !errors.Is(err, errors.NotValid) {
 		t.Errorf("watching %q: %v, want an error that is not valid", "a", err)
 	}
@@ -445,13 +498,13 @@ func testClosedStore(t *testing.T, store kv.Store) {
 		}
 	}
 	feed.Close()
-	if err := store.Update(func(kv.Tx) error { return nil }); !errors.Is(err, kv.ErrClosed) {
+	if err := store.Update(context.Background(), func(kv.Tx) error { return nil }); !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("updating a closed store: %v", err)
 	}
-	if err := store.View(func(kv.Snapshot) error { return nil }); !errors.Is(err, kv.ErrClosed) {
+	if err := store.View(context.Background(), func(kv.Snapshot) error { return nil }); !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("viewing a closed store: %v", err)
 	}
-	if _, err := store.Watch("", kv.FromNow); !errors.Is(err, kv.ErrClosed) {
+	if _, err := store.Watch(context.Background(), "", kv.FromNow); !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("watching a closed store: %v", err)
 	}
 	must(t, store.Close())
@@ -466,7 +519,7 @@ func must(t *testing.T, err error) {
 
 func update(t *testing.T, store kv.Store, fn func(kv.Tx) error) {
 	t.Helper()
-	must(t, store.Update(fn))
+	must(t, store.Update(context.Background(), fn))
 }
 
 // put sets keys to values, given alternately, in one transaction.
@@ -496,7 +549,7 @@ func remove(t *testing.T, store kv.Store, keys ...string) {
 
 func expectValue(t *testing.T, store kv.Store, key, want string, wantThere bool) {
 	t.Helper()
-	must(t, store.View(func(snapshot kv.Snapshot) error {
+	must(t, store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		value, err := snapshot.Get(key)
 		if string(value) != want || (value != nil) != wantThere {
 			t.Errorf("%s is %q, there: %t; want %q, %t", key, value, value != nil, want, wantThere)
@@ -508,7 +561,7 @@ func expectValue(t *testing.T, store kv.Store, key, want string, wantThere bool)
 func scan(t *testing.T, store kv.Store, prefix string) []string {
 	t.Helper()
 	var pairs []string
-	must(t, store.View(func(snapshot kv.Snapshot) error {
+	must(t, store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		pairs = nil
 		return snapshot.Scan(prefix, func(key string, value []byte) error {
 			pairs = append(pairs, key+"="+string(value))
@@ -520,7 +573,7 @@ func scan(t *testing.T, store kv.Store, prefix string) []string {
 
 func watch(t *testing.T, store kv.Store, prefix string, from kv.Start) kv.Feed {
 	t.Helper()
-	feed, err := store.Watch(prefix, from)
+	feed, err := store.Watch(context.Background(), prefix, from)
 	if err != nil {
 		t.Fatal(err)
 	}

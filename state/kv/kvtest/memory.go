@@ -1,6 +1,7 @@
 package kvtest
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -25,11 +26,11 @@ func NewMemory() *Memory {
 }
 
 // Update implements [kv.Store].
-func (m *Memory) Update(fn func(kv.Tx) error) error {
+func (m *Memory) Update(ctx context.Context, fn func(kv.Tx) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
-		return kv.ErrClosed
+	if err := m.check(ctx); err != nil {
+		return err
 	}
 	_ = fn(kv.NewBuffer(memorySnapshot(m.values)))
 	tx := kv.NewBuffer(memorySnapshot(m.values))
@@ -48,19 +49,22 @@ func (m *Memory) Update(fn func(kv.Tx) error) error {
 }
 
 // View implements [kv.Store].
-func (m *Memory) View(fn func(kv.Snapshot) error) error {
+func (m *Memory) View(ctx context.Context, fn func(kv.Snapshot) error) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if m.closed {
-		return kv.ErrClosed
+	if err := m.check(ctx); err != nil {
+		return err
 	}
 	return fn(memorySnapshot(m.values))
 }
 
 // Watch implements [kv.Store].
-func (m *Memory) Watch(prefix string, from kv.Start) (kv.Feed, error) {
+func (m *Memory) Watch(ctx context.Context, prefix string, from kv.Start) (kv.Feed, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.check(ctx); err != nil {
+		return nil, err
+	}
 	var existing kv.Changes
 	if from == kv.FromScratch {
 		_ = memorySnapshot(m.values).Scan(prefix, func(key string, _ []byte) error {
@@ -69,6 +73,15 @@ func (m *Memory) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 		})
 	}
 	return m.feeds.Add(prefix, existing)
+}
+
+// check returns the error of a call after Close, or after the end of its context. The caller
+// holds mu.
+func (m *Memory) check(ctx context.Context) error {
+	if m.closed {
+		return kv.ErrClosed
+	}
+	return ctx.Err()
 }
 
 // Close implements [kv.Store].

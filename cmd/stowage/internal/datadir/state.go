@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -72,7 +73,7 @@ func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, 
 // and one of another schema, which state.Open handles.
 func (d Dir) checkRecords(store *boltkv.Store) error {
 	var found error
-	err := store.View(func(snapshot kv.Snapshot) error {
+	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		_, found = Identify(snapshot)
 		return found
 	})

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -48,14 +49,14 @@ type backup struct {
 // copyStore returns a copy of a store.
 func (w *world) copyStore(from *kvtest.Memory) *kvtest.Memory {
 	values := make(map[string][]byte)
-	w.must(from.View(func(s kv.Snapshot) error {
+	w.must(from.View(context.Background(), func(s kv.Snapshot) error {
 		return s.Scan("", func(key string, value []byte) error {
 			values[key] = append([]byte(nil), value...)
 			return nil
 		})
 	}))
 	to := kvtest.NewMemory()
-	w.must(to.Update(func(tx kv.Tx) error {
+	w.must(to.Update(context.Background(), func(tx kv.Tx) error {
 		for _, key := range sortedKeys(values) {
 			tx.Put(key, values[key])
 		}

@@ -180,6 +180,11 @@ var rules = []rule{{
 	reason:   "the state's store and the loop provider both use it, so it depends on neither",
 }, {
 	packages: []string{"./..."},
+	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest"},
+	never:    []string{"go.etcd.io/etcd/...", "go.etcd.io/raft/...", "google.golang.org/grpc/..."},
+	reason:   "etcd and gRPC are large: only the store in a cluster needs them",
+}, {
+	packages: []string{"./..."},
 	never:    []string{"./internal/syscalltest"},
 	reason:   "only tests make system calls fail",
 }, {

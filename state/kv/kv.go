@@ -4,7 +4,8 @@
 // The interface is narrow, so that both an embedded file and a cluster can implement it. A
 // transaction reads and writes only keys that it names: scans are for snapshots, and anything
 // that a transaction must find has an index key. Package kvtest has the suite that every
-// implementation must pass; package boltkv is the embedded implementation.
+// implementation must pass; package boltkv is the embedded implementation, and package etcdkv the
+// one for several processes.
 //
 // A store is not meant for large values, nor for data that changes many times a second: every
 // transaction is made durable before it returns.

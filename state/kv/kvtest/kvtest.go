@@ -469,6 +469,8 @@ func testFeedMissesNothing(t *testing.T, store kv.Store) {
 		})
 	}
 	wg.Wait()
+	for range written { // until the last transaction has returned
+	}
 }
 
 func testFeedOfNoPrefix(t *testing.T, store kv.Store) {

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race generate verify e2e soak onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,8 +36,8 @@ lint: ## Run gofmt, go vet and staticcheck
 	go vet ./... && go -C internal/mutate vet .
 	go run $(STATICCHECK) ./... && cd internal/mutate && go run $(STATICCHECK) .
 
-race: ## Run the tests except e2e under the race detector (RACE=: without -short)
-	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
+race: ## Run the tests except e2e, and etcdkv with its server, under the race detector (RACE=: without -short)
+	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v -e /e2e -e /etcdkv)
 
 generate: ## Rewrite the generated files: linked.txt, the tables of behaviours and figures, the command-line page
 	go test -count=1 -run='^(TestLinkedPackages|TestTablesAreCurrent|TestFiguresAreThoseMeasured|TestCommandLinePageIsCurrent)$$' . ./cmd/stowage/internal/cli -args -update
@@ -77,6 +77,9 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 
 mutate: ## Mutate the worker's code and list what no test notices (an hour; MUTATE=worker/storageprovisioner/internal/schedule: one package)
 	cd internal/mutate && nice go test -race . && nice go run . $(MUTATE)
+
+etcd: ## Run the suites of the store and the state on etcd: one member, three, Debian's (ETCD='one debian')
+	@nice scripts/etcd $(ETCD)
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	nice scripts/fuzz '$(FUZZTIME)'

@@ -14,7 +14,6 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -257,7 +256,7 @@ func (s *interrupted) View(ctx context.Context, fn func(kv.Snapshot) error) erro
 
 // Storage may be added and removed while the state becomes a copy.
 func TestCopyDuringConcurrentChanges(t *testing.T) {
-	store := &interrupted{Store: kvtest.NewMemory()}
+	store := &interrupted{Store: newStore(t)}
 	w := openWorld(t, store)
 	w.add("gone", "loop", block)
 	w.add("first", "loop", block)

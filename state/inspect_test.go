@@ -12,7 +12,6 @@ import (
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -39,7 +38,7 @@ func TestInspect(t *testing.T) {
 	if found, err := inspect(older); err != nil || found != (state.Identity{Schema: 3}) {
 		t.Errorf("of schema 3: %+v, %v", found, err)
 	}
-	empty := kvtest.NewMemory()
+	empty := newStore(t)
 	defer empty.Close()
 	if _, err := inspect(empty); !errors.Is(err, errors.NotFound) {
 		t.Errorf("of an empty store: %v", err)

@@ -18,7 +18,6 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 )
 
 // scope is the scope of a worker: a machine, by its tag, or the environment.
@@ -55,7 +54,7 @@ func (s scope) may(id params.MachineStorageId, plan bool) bool {
 
 // twin returns a copy of the world.
 func (o *operations) twin() *operations {
-	store := kvtest.NewMemory()
+	store := newStore(o.t)
 	o.must(store.Update(context.Background(), func(tx kv.Tx) error {
 		for key, data := range o.dump() {
 			if err := tx.Put(key, []byte(data)); err != nil {

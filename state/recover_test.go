@@ -14,7 +14,6 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -45,7 +44,7 @@ func (w *world) objects() (objects []state.Recovered) {
 // lostWorld is an empty world with the UUID of a lost state.
 func lostWorld(t *testing.T, uuid string) (*world, *fakeMarks) {
 	t.Helper()
-	w, marks := &world{t: t, store: kvtest.NewMemory(), clock: testclock.NewClock(start)}, new(fakeMarks)
+	w, marks := &world{t: t, store: newStore(t), clock: testclock.NewClock(start)}, new(fakeMarks)
 	w.must(w.reopen(marks, uuid))
 	t.Cleanup(w.close)
 	return w, marks

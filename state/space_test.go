@@ -10,7 +10,6 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
 )
@@ -29,7 +28,7 @@ func (s *fullStore) CheckSpace() error {
 }
 
 func TestFullDiskRefusesNewStorage(t *testing.T) {
-	store := &fullStore{Store: kvtest.NewMemory()}
+	store := &fullStore{Store: newStore(t)}
 	w := openWorld(t, store)
 	w.add("data", "loop", storage.StorageKindBlock)
 	w.must(w.AddStorage(state.StorageParams{Name: "shared", Kind: storage.StorageKindBlock, Pool: "disk", Size: 100}))

@@ -21,7 +21,6 @@ import (
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -90,7 +89,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	return openWorld(t, kvtest.NewMemory())
+	return openWorld(t, newStore(t))
 }
 
 // newFileWorld is a world in a file, for tests of persistence.

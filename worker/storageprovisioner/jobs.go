@@ -323,9 +323,9 @@ func (l *loop) read() job {
 // last.
 func (l *loop) observe(entities []plan.Fact) {
 	var unread errorGroups
-	for _, f := range entities {
-		if f.Err != nil {
-			unread.add(f.Key, f.Err)
+	for i := range entities {
+		if f := &entities[i]; f.Err != nil {
+			unread.add(f.Key(), f.Err)
 		}
 	}
 	unread.each(func(of, err string) { l.config.Logger.Warningf("reading %s: %s", of, err) })
@@ -334,19 +334,20 @@ func (l *loop) observe(entities []plan.Fact) {
 }
 
 func (l *loop) observeKinds(entities []plan.Fact, attachments bool) {
-	for _, f := range entities {
-		if f.Key.Kind.Attachment() != attachments {
+	for i := range entities {
+		f := &entities[i]
+		if f.Kind().Attachment() != attachments {
 			continue
 		}
 		if f.Err == nil && f.Life == plan.Gone {
-			if f.Key.Kind == plan.Filesystem {
-				l.backing.forgetFilesystem(f.Key.ID)
+			if f.Kind() == plan.Filesystem {
+				l.backing.forgetFilesystem(f.Key().ID)
 			}
 			if !attachments {
-				l.unset.drop(f.Tag.String())
+				l.unset.drop(f.TagText())
 			}
 		}
-		l.core.Observe(f)
+		l.core.Observe(*f)
 	}
 }
 
@@ -357,14 +358,15 @@ type device struct {
 }
 
 // lookUp reads the block devices of volumes on the worker's machine.
-func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
+func lookUp(config setup, volumes []plan.Lookup) ([]device, error) {
+	if len(volumes) == 0 {
+		return nil, nil
+	}
 	machine, _ := config.machine()
+	machineTag := machine.String()
 	ids := make([]params.MachineStorageId, len(volumes))
 	for i, volume := range volumes {
-		ids[i] = params.MachineStorageId{
-			MachineTag:    machine.String(),
-			AttachmentTag: volume.Tag.String(),
-		}
+		ids[i] = params.MachineStorageId{MachineTag: machineTag, AttachmentTag: volume.TagText}
 	}
 	results, err := translate.CallAccessor(config.guard, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
 	if err != nil {
@@ -372,7 +374,7 @@ func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 	}
 	devices := make([]device, len(volumes))
 	for i, volume := range volumes {
-		devices[i] = device{volume.Key.ID, results[i]}
+		devices[i] = device{volume.Volume, results[i]}
 	}
 	return devices, nil
 }

@@ -515,7 +515,7 @@ func (l *loop) logFailures(resp response) {
 	var failed errorGroups
 	for _, result := range resp.results {
 		if result.Err != nil && !l.core.CheckFailureReported(result) {
-			failed.add(result.Key, result.Err)
+			failed.add(result.Key(), result.Err)
 		}
 	}
 	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", translate.DescribeBatch(resp.batch, of), err) })

@@ -120,7 +120,7 @@ func (o *observer) started(batch plan.Batch) {
 		return
 	}
 	o.notify(len(batch.Items), func(i int) {
-		o.OperationStarted(newOperation(batch, batch.Items[i].Key))
+		o.OperationStarted(newOperation(batch, batch.Items[i].Key()))
 	})
 }
 
@@ -137,7 +137,7 @@ func (o *observer) finished(resp response) {
 	}
 	o.notify(len(resp.results), func(i int) {
 		result := resp.results[i]
-		o.OperationFinished(newOperation(resp.batch, result.Key), outcomeOf(result), resp.took, result.Err)
+		o.OperationFinished(newOperation(resp.batch, result.Key()), outcomeOf(result), resp.took, result.Err)
 	})
 }
 

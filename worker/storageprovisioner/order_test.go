@@ -53,8 +53,8 @@ func (r *recorder) Remove([]names.Tag) ([]params.ErrorResult, error) {
 func TestPublicationOrder(t *testing.T) {
 	volume, filesystem := names.NewVolumeTag("0"), names.NewFilesystemTag("0")
 	machine := names.NewMachineTag("0")
-	subject := func(kind plan.Kind, tag names.Tag, host string) plan.Subject {
-		return plan.Subject{Key: plan.Key{Kind: kind, ID: "0", Host: host}, Tag: tag}
+	subject := func(kind plan.Kind, host string) plan.Subject {
+		return plan.NewSubject(plan.Key{Kind: kind, ID: "0", Host: host})
 	}
 	state := &recorder{}
 	logger := loggo.GetLogger("test")
@@ -62,15 +62,15 @@ func TestPublicationOrder(t *testing.T) {
 	l := &loop{config: setup{Config: config, guard: guard.New(&logger)}}
 	_, err := l.publish(plan.Publication{
 		Removals: []plan.Subject{
-			subject(plan.Volume, volume, ""), subject(plan.VolumeAttachment, volume, machine.String()),
+			subject(plan.Volume, ""), subject(plan.VolumeAttachment, machine.String()),
 		},
 		Records: []plan.Record{
-			{Subject: subject(plan.FilesystemAttachment, filesystem, machine.String()), Info: storage.FilesystemAttachment{Filesystem: filesystem, Machine: machine}},
-			{Subject: subject(plan.VolumeAttachment, volume, machine.String()), Info: storage.VolumeAttachment{Volume: volume, Machine: machine}},
-			{Subject: subject(plan.Filesystem, filesystem, ""), Info: translate.FilesystemInfo{Filesystem: storage.Filesystem{Tag: filesystem}}},
-			{Subject: subject(plan.Volume, volume, ""), Info: params.Volume{VolumeTag: volume.String()}},
+			{Subject: subject(plan.FilesystemAttachment, machine.String()), Info: storage.FilesystemAttachment{Filesystem: filesystem, Machine: machine}},
+			{Subject: subject(plan.VolumeAttachment, machine.String()), Info: storage.VolumeAttachment{Volume: volume, Machine: machine}},
+			{Subject: subject(plan.Filesystem, ""), Info: translate.FilesystemInfo{Filesystem: storage.Filesystem{Tag: filesystem}}},
+			{Subject: subject(plan.Volume, ""), Info: params.VolumeInfo{}},
 		},
-		Statuses: []plan.Status{{Subject: subject(plan.Volume, volume, "")}},
+		Statuses: []plan.Status{{Subject: subject(plan.Volume, "")}},
 	})()
 	if err != nil {
 		t.Fatal(err)

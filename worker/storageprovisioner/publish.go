@@ -22,7 +22,7 @@ func (l *loop) publish(p plan.Publication) job {
 			return nil, err
 		}
 		for _, u := range unnoted {
-			config.Logger.Warningf("recording that the attempt to make %s has ended: %v", u.Key, u.Err)
+			config.Logger.Warningf("recording that the attempt to make %s has ended: %v", u.Key(), u.Err)
 		}
 		all, err := config.state().Publish(p)
 		if err != nil {
@@ -47,7 +47,7 @@ func (l *loop) published(p plan.Publication, all []translate.Published) {
 	var refused errorGroups
 	for _, r := range all {
 		if r.Err != nil && !errors.Is(r.Err, errors.NotFound) {
-			refused.add(r.Key, r.Err)
+			refused.add(r.Key(), r.Err)
 		}
 	}
 	refused.each(func(of, err string) {
@@ -57,8 +57,8 @@ func (l *loop) published(p plan.Publication, all []translate.Published) {
 		l.core.Published(r.Subject, r.Err)
 	}
 	for _, r := range p.Removals {
-		if r.Key.Kind == plan.Filesystem {
-			l.backing.forgetFilesystem(r.Key.ID)
+		if r.Kind() == plan.Filesystem {
+			l.backing.forgetFilesystem(r.Key().ID)
 		}
 	}
 	l.unset.dropRemoved(p.Removals, all)

@@ -75,11 +75,11 @@ func (u *unsetStatuses) dropRemoved(removals []plan.Subject, all []translate.Pub
 	}
 	kept := make(map[plan.Key]bool)
 	for _, p := range all {
-		kept[p.Key] = p.Err != nil && !errors.Is(p.Err, errors.NotFound)
+		kept[p.Key()] = p.Err != nil && !errors.Is(p.Err, errors.NotFound)
 	}
 	for _, r := range removals {
-		if !r.Key.Kind.Attachment() && !kept[r.Key] {
-			u.drop(r.Tag.String())
+		if !r.Kind().Attachment() && !kept[r.Key()] {
+			u.drop(r.TagText())
 		}
 	}
 }
@@ -139,7 +139,7 @@ func statusArgs(statuses []plan.Status) []params.EntityStatusArgs {
 	args := make([]params.EntityStatusArgs, len(statuses))
 	for i, s := range statuses {
 		args[i] = params.EntityStatusArgs{
-			Tag:    s.Tag.String(),
+			Tag:    s.TagText(),
 			Status: string(s.Status),
 			Info:   s.Message,
 		}

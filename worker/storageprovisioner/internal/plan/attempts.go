@@ -51,7 +51,7 @@ func (c *Core) Noted(b Batch, errs []error) Batch {
 		c.queue(b.Source).calls--
 	}
 	for _, item := range withdrawn {
-		item.entity.storage.calls--
+		item.entity.common.calls--
 		c.withdraw(item.entity, item.Noted, dropped[item.entity])
 	}
 	return b
@@ -101,7 +101,10 @@ func (c *Core) noteAttemptEnd(e *entity) {
 	}
 	e.attemptEnded = true
 	c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
-	for a := e.attachments.first; a != nil; a = a.next {
+	if e.kind.Attachment() {
+		return
+	}
+	for a := e.common.attachments.first; a != nil; a = a.next {
 		if a.made != recorded && !a.underway() {
 			a.madeNothing()
 			a.attemptEnded = true

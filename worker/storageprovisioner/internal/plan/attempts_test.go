@@ -31,13 +31,13 @@ func (s *script) notes(errs ...error) (noted, ahead string) {
 func (s *script) note(b plan.Batch, errs ...error) (noted, ahead string) {
 	var all, rest []string
 	for _, subject := range b.Unnoted() {
-		all = append(all, subject.Key.String())
+		all = append(all, subject.Key().String())
 	}
 	errs = append(errs, make([]error, len(all))...)
 	b = s.core.Noted(b, errs[:len(all)])
 	for _, item := range b.Items {
-		s.sources[item.Key], s.items[item.Key] = b.Source, item
-		rest = append(rest, b.Op.String()+" "+item.Key.String())
+		s.sources[item.Key()], s.items[item.Key()] = b.Source, item
+		rest = append(rest, b.Op.String()+" "+item.Key().String())
 	}
 	return strings.Join(all, ", "), strings.Join(rest, ", ")
 }
@@ -45,7 +45,7 @@ func (s *script) note(b plan.Batch, errs ...error) (noted, ahead string) {
 func (s *script) unmade() []string {
 	var keys []string
 	for _, subject := range s.core.Take().Publish.Unmade {
-		keys = append(keys, subject.Key.String())
+		keys = append(keys, subject.Key().String())
 	}
 	return keys
 }
@@ -402,7 +402,7 @@ func TestPartialFilesystemDoesNotHoldUpDetach(t *testing.T) {
 	s.notes()
 	s.ends(f, failing(errors.New("mkfs was killed")))
 	out := s.core.Take().Publish
-	if len(out.Unmade) > 0 || len(out.Ended) != 1 || out.Ended[0].Key != f {
+	if len(out.Unmade) > 0 || len(out.Ended) != 1 || out.Ended[0].Key() != f {
 		t.Errorf("taken back: %v, ended: %v", out.Unmade, out.Ended)
 	}
 	s.observe(wanted(m, backedBy(volume("0")), dying))

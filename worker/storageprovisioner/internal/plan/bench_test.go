@@ -79,7 +79,7 @@ func carryOut(core *plan.Core) {
 		for _, batch := range batches {
 			results := make([]plan.Result, len(batch.Items))
 			for i, item := range batch.Items {
-				results[i] = item.Ended(plan.Result{ID: item.Key.ID, Info: item.Args})
+				results[i] = item.Ended(plan.Result{ID: item.Key().ID, Info: item.Args})
 			}
 			core.Finished(batch.Source, results)
 		}

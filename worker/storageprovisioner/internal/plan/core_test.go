@@ -64,7 +64,7 @@ func planOf(volume plan.Key) plan.Key {
 // wanted returns the fact of an entity that is alive and can be made. All machines are
 // provisioned.
 func wanted(key plan.Key, edit ...func(*plan.Fact)) plan.Fact {
-	f := plan.Fact{Subject: plan.Subject{Key: key}, Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
+	f := plan.Fact{Subject: plan.NewSubject(key), Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
 	if key.Host != "" {
 		f.Instance = "instance of " + key.Host
 	}
@@ -80,7 +80,7 @@ func dead(f *plan.Fact) { f.Life = plan.Dead }
 
 func recorded(f *plan.Fact) {
 	f.Recorded = true
-	f.ID = "id of " + f.Key.Storage().String()
+	f.ID = "id of " + f.Key().Storage().String()
 }
 
 func without(f *plan.Fact) { f.Args = nil }
@@ -97,7 +97,7 @@ func (s *script) observe(facts ...plan.Fact) {
 
 func (s *script) gone(keys ...plan.Key) {
 	for _, key := range keys {
-		s.core.Observe(plan.Fact{Subject: plan.Subject{Key: key}})
+		s.core.Observe(plan.Fact{Subject: plan.NewSubject(key)})
 	}
 }
 
@@ -107,23 +107,23 @@ func (s *script) does(want ...string) {
 	got := []string{}
 	for _, batch := range s.core.Batches() {
 		for _, item := range batch.Items {
-			s.sources[item.Key], s.items[item.Key] = batch.Source, item
-			got = append(got, fmt.Sprintf("%s %s", batch.Op, item.Key))
+			s.sources[item.Key()], s.items[item.Key()] = batch.Source, item
+			got = append(got, fmt.Sprintf("%s %s", batch.Op, item.Key()))
 		}
 	}
 	out := s.core.Take()
 	s.statuses = append(s.statuses, out.Publish.Statuses...)
 	for _, r := range out.Publish.Records {
-		got = append(got, fmt.Sprintf("record %s: %v", r.Key, r.Info))
+		got = append(got, fmt.Sprintf("record %s: %v", r.Key(), r.Info))
 	}
 	for _, removal := range out.Publish.Removals {
-		got = append(got, fmt.Sprintf("remove %s", removal.Key))
+		got = append(got, fmt.Sprintf("remove %s", removal.Key()))
 	}
 	for _, key := range unread(s.core) {
 		got = append(got, fmt.Sprintf("read %s", key))
 	}
 	for _, volume := range s.core.Devices(math.MaxInt) {
-		got = append(got, "look up "+volume.Key.ID)
+		got = append(got, "look up "+volume.Volume)
 	}
 	for _, volume := range out.Forgotten {
 		got = append(got, "forget "+volume)
@@ -141,7 +141,8 @@ func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
 		s.t.Fatalf("no operation on %s is running", key)
 	}
 	delete(s.sources, key)
-	r := plan.Result{Key: key, Info: "info", ID: "id of " + key.Storage().String()}
+	item := s.items[key]
+	r := item.Ended(plan.Result{Info: "info", ID: "id of " + key.Storage().String()})
 	for _, e := range edit {
 		e(&r)
 	}
@@ -150,7 +151,7 @@ func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
 
 // published reports whether the state has accepted the result of an entity.
 func (s *script) published(key plan.Key, err error) {
-	s.core.Published(plan.Subject{Key: key}, err)
+	s.core.Published(plan.NewSubject(key), err)
 }
 
 func failing(err error) func(*plan.Result) {
@@ -164,7 +165,7 @@ func inProgress(r *plan.Result) { r.Err = storage.InProgress(errors.New("later")
 
 // attachedAlong is the result of a creation that attached the volume as well.
 func attachedAlong(host string) func(*plan.Result) {
-	return func(r *plan.Result) { r.Attached, r.AttachedInfo = on(host, r.Key), "along" }
+	return func(r *plan.Result) { r.Attached = &plan.Attached{Key: on(host, r.Key()), Info: "along"} }
 }
 
 func (s *script) taken(keys ...plan.Key) {

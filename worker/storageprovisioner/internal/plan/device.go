@@ -4,19 +4,27 @@ import (
 	"github.com/juju/names/v5"
 )
 
+// Lookup names a volume whose block device must be looked up: by the ID in its tag, and by the
+// text of the tag.
+type Lookup struct{ Volume, TagText string }
+
 // Devices returns the volumes whose block devices must be looked up, at most limit of them.
-func (c *Core) Devices(limit int) []Subject {
+func (c *Core) Devices(limit int) []Lookup {
 	if c.devicesChanged && len(c.lookups) == 0 {
 		c.devicesChanged = false
 		for _, d := range c.watched {
 			c.requestLookup(d)
 		}
 	}
-	var volumes []Subject
-	for _, d := range takeFirst(&c.lookups, min(limit, len(c.lookups))) {
+	n := min(limit, len(c.lookups))
+	if n == 0 {
+		return nil
+	}
+	volumes := make([]Lookup, 0, n)
+	for _, d := range takeFirst(&c.lookups, n) {
 		d.lookupDue = false
 		if d.watched {
-			volumes = append(volumes, Subject{Key: DeviceKey(d.volume), Tag: d.tag})
+			volumes = append(volumes, Lookup{d.volume, d.tagText})
 		}
 	}
 	return volumes
@@ -90,8 +98,8 @@ func (c *Core) deviceChanged(volume string) {
 // device is the block device of a volume that backs filesystems.
 type device struct {
 	waiters waiters
-	volume  string
-	tag     names.Tag
+	// volume is the ID in the volume's tag, and tagText the text of the tag.
+	volume, tagText string
 	// watched says that something waits for the device, or has used it; nothing is known about
 	// other devices. watchedIndex is the device's index in Core.watched.
 	watched      bool
@@ -119,9 +127,9 @@ func (c *Core) device(volume string) *device {
 	if d == nil {
 		d = &device{volume: volume}
 		if v := c.storage[Volume].Get(volume); v != nil {
-			d.tag = v.tag
+			d.tagText = v.common.text
 		} else {
-			d.tag = names.NewVolumeTag(volume)
+			d.tagText = names.NewVolumeTag(volume).String()
 		}
 		c.devices.Set(volume, d)
 	}

@@ -30,35 +30,20 @@ const (
 // entity is the worker's record of one entity. There may be millions of entities at rest, so
 // fields that matter only while there is something to do are in work.
 type entity struct {
-	// name is the ID in tag.
-	name string
-	// tag is the tag of the volume or filesystem, or of the one that the attachment attaches.
-	tag names.Tag
-	// id is the provider's ID of the volume or filesystem, if it is known.
-	id string
-
+	// common is that of the volume or filesystem that the entity is, or that the attachment
+	// attaches.
+	common *common
 	// storage is the volume or filesystem that an attachment attaches; a volume or filesystem
 	// refers to itself.
 	storage *entity
-	// attachments are the attachments of a volume or filesystem; next and previous are an
-	// attachment's neighbours in that list.
-	attachments    attachments
+	// next and previous are an attachment's neighbours in common.attachments.
 	next, previous *entity
-	// host is the host of an attachment, or the machine that a volume is made for.
+	// host is the host of an attachment, which does not change, or the machine that a volume is
+	// made for.
 	host *host
-	// queue is the queue of the source that provides the entity.
-	queue *queue
 	// backing is the device of a filesystem's backing volume according to the entity's facts,
-	// or nil. heldBacking is the device that backs a filesystem or its attachment while the
-	// entity is held.
-	backing, heldBacking *device
-	// size is the size of a recorded volume or filesystem, and wanted its wanted size, in MiB.
-	size, wanted uint64
-
-	// statusText is nil unless the last status had a text.
-	statusText *statusText
-	// work is nil unless there is something to do, or to remember about an attempt.
-	work    *work
+	// or nil.
+	backing *device
 	waiters waiters
 
 	// allIndex is the entity's index in Core.all.
@@ -66,17 +51,46 @@ type entity struct {
 	// users counts the entities that must be released before this one: the held attachments of
 	// a volume or filesystem, or the mounted filesystems on an attached volume.
 	users uint32
-	// calls counts the operations under way on a volume or filesystem and its attachments.
-	calls uint16
-
 	kind  Kind
+	// pendingRead says what must be read of the entity.
+	pendingRead pendingRead
+
+	state
+}
+
+// common is what the records of a volume or filesystem and of its attachments share.
+type common struct {
+	// name is the ID in tag, and text is tag as text. These three do not change.
+	name string
+	tag  names.Tag
+	text string
+
+	attachments attachments
+	// size is the size of a recorded volume or filesystem, and wanted its wanted size, in MiB.
+	size, wanted uint64
+	// lastStatus is the status that was last reported; statusText is nil unless it had a text.
+	statusText *statusText
+	lastStatus lastStatus
+	// calls counts the operations under way on the volume or filesystem and its attachments.
+	calls uint16
+}
+
+// state is the part of an entity's record that clear resets.
+type state struct {
+	// id is the provider's ID of the volume or filesystem, if it is known.
+	id string
+	// queue is the queue of the source that provides the entity.
+	queue *queue
+	// heldBacking is the device that backs a filesystem or its attachment while the entity is
+	// held.
+	heldBacking *device
+	// work is nil unless there is something to do, or to remember about an attempt.
+	work *work
+
 	life  Life
 	class Class
 	phase phase
 	op    Op
-	// lastStatus is the status that was last reported for a volume or filesystem.
-	lastStatus lastStatus
-
 	// known says what is known of the entity from the state.
 	known knowledge
 	// made says whether the entity has been made or attached, as far as is known.
@@ -86,8 +100,6 @@ type entity struct {
 	backingKnown bool
 	// release says that removing the entity means to release, not to destroy it.
 	release bool
-	// pendingRead says what must be read of the entity.
-	pendingRead pendingRead
 	// flags say how the entity is attached, and the results of checks.
 	flags attachFlags
 	// held says that the entity's dependencies must stay, because the entity is attached, may
@@ -260,7 +272,7 @@ type statusText struct {
 
 // key returns the entity's key.
 func (e *entity) key() Key {
-	key := Key{Kind: e.kind, ID: e.name}
+	key := Key{Kind: e.kind, ID: e.common.name}
 	if e.kind.Attachment() {
 		key.Host = e.host.tag
 	}

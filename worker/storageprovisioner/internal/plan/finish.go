@@ -15,7 +15,7 @@ import (
 
 // Result is how one operation ended.
 type Result struct {
-	Key Key
+	Subject
 	Err error
 	// Unknown says that the error is that of a whole call, so that its effect on the entity is
 	// not known.
@@ -34,14 +34,17 @@ type Result struct {
 	Size uint64
 	// Remark is the source's remark to the user about what was attached.
 	Remark string
-	// Attached is the attachment that the provider made along with a creation, if any, and
-	// AttachedInfo what the state must record about it.
-	Attached     Key
-	AttachedInfo any
+	// Attached is the attachment that the provider made along with a creation, or nil.
+	Attached *Attached
 	// Ownership is the source's answer about the owner.
 	Ownership Ownership
-	// entity is the item's entity.
-	entity *entity
+}
+
+// Attached is an attachment that a provider has made along with a creation.
+type Attached struct {
+	Key Key
+	// Info is what the state must record about it.
+	Info any
 }
 
 // Finished handles the end of a batch; results has a result for each item. The source is then
@@ -52,11 +55,8 @@ func (c *Core) Finished(source Source, results []Result) {
 		c.growPublication(results)
 	}
 	for i := range results {
-		e := results[i].entity
-		if e == nil {
-			e = c.find(results[i].Key)
-		}
-		e.storage.calls--
+		e := c.findSubject(results[i].Subject)
+		e.common.calls--
 		if o := results[i].Ownership; o != NotAsked && c.has(e.storage) {
 			c.ownership[e.storage] = o
 		}
@@ -75,7 +75,7 @@ func (c *Core) Overdue(batch Batch, taken time.Duration) {
 		}
 		e.work.failure = fmt.Sprintf("under way since %s, longer than its time limit of %s", since, taken)
 		if e.op == Resize {
-			c.reportGrowth(e, fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure))
+			c.reportGrowth(e, fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.work.failure))
 		} else {
 			c.reportStatus(e, retryStatus[e.op], e.failureMessage())
 		}
@@ -144,24 +144,24 @@ func (c *Core) finishCheck(e *entity, r *Result) {
 // CheckFailureReported reports whether a result is a failed check whose error is already the
 // last reported status.
 func (c *Core) CheckFailureReported(r Result) bool {
-	e := c.find(r.Key)
-	return e != nil && e.op == Check && e.flags.has(checkFailed) && r.Err != nil && e.storage.lastStatus == statusOther && e.storage.lastMessage() == r.Err.Error()
+	e := c.findSubject(r.Subject)
+	return e != nil && e.op == Check && e.flags.has(checkFailed) && r.Err != nil && e.common.lastStatus == statusOther && e.storage.lastMessage() == r.Err.Error()
 }
 
 // noteEarlierAttachment notes that an earlier attempt to create a volume may have attached it
 // as well. A source that finds the volume there does not say whether it is attached.
 func (c *Core) noteEarlierAttachment(e *entity, r *Result) {
-	if e.op != Create || !e.mayHaveLeftover() || r.AttachedInfo != nil || e.host == nil {
+	if e.op != Create || !e.mayHaveLeftover() || r.Attached != nil || e.host == nil {
 		return
 	}
-	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil {
+	if a := e.common.attachments.find(VolumeAttachment, e.host.tag); a != nil {
 		a.made = max(a.made, e.made)
 	}
 }
 
 func (c *Core) succeed(e *entity, r *Result) {
 	switch {
-	case e.op == Create && r.AttachedInfo == nil:
+	case e.op == Create && r.Attached == nil:
 		c.reportStatus(e, status.Attaching, "")
 	case e.op == Create || e.op == Attach:
 		c.reportAttachment(e, statusAttached, r.Remark)
@@ -199,7 +199,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 // undo takes back what a result made, including the attachment, for an entity that the state
 // no longer has.
 func (c *Core) undo(e *entity, r *Result) {
-	if r.AttachedInfo != nil {
+	if r.Attached != nil {
 		a := c.createdAttachment(e.queue, r)
 		a.orphan = true
 		if !a.busy() {
@@ -432,7 +432,7 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 	e.made = recorded
 	e.flags.set(checkFailed, false)
 	if r.Size > 0 {
-		e.size = r.Size
+		e.common.size = r.Size
 	}
 	e.flags.set(attachedHere, e.op == Attach && !(e.flags.has(withoutUUID) && e.heldBacking != nil && e.heldBacking.hasUUID))
 	if e.known != neverRead && e.life != Alive {
@@ -440,11 +440,11 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 		// state had removed the entity before, and has it again.
 		c.requireRead(e)
 	}
-	if e.op == Create && e.wanted > e.size {
+	if e.op == Create && e.common.wanted > e.common.size {
 		// How to grow the entity could not be read before the entity was recorded either.
 		c.requireRead(e)
 	}
-	if r.AttachedInfo != nil {
+	if r.Attached != nil {
 		c.adopt(e.queue, r)
 	}
 	c.attachmentChanged(e)
@@ -471,7 +471,7 @@ func (c *Core) finishWithoutRecord(e *entity) {
 // attachmentChanged notes that a volume has been attached or detached here.
 func (c *Core) attachmentChanged(e *entity) {
 	if e.storage.kind == Volume && e.kind.Attachment() && e.host.tag == c.options.Host {
-		c.deviceChanged(e.name)
+		c.deviceChanged(e.common.name)
 	}
 }
 
@@ -486,13 +486,13 @@ func (c *Core) adopt(source *queue, r *Result) {
 	c.refresh(e)
 	e.orphan = false
 	e.op = Attach
-	e.ensureWork().result = &Result{Info: r.AttachedInfo}
+	e.ensureWork().result = &Result{Info: r.Attached.Info}
 	c.publish(e)
 }
 
 // createdAttachment returns the record of the attachment that came with a creation.
 func (c *Core) createdAttachment(source *queue, r *Result) *entity {
-	e := c.entity(r.Attached)
+	e := c.entity(r.Attached.Key)
 	e.queue = source
 	e.id = r.ID
 	c.hold(e)

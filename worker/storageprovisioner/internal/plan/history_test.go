@@ -456,7 +456,7 @@ func (w *world) applyLife(id string) {
 
 // fact reads an entity of the state, limited to what the worker reads.
 func (w *world) fact(key plan.Key) plan.Fact {
-	f := plan.Fact{Subject: plan.Subject{Key: key}}
+	f := plan.Fact{Subject: plan.NewSubject(key)}
 	if w.chance(20) {
 		f.Err = errors.New("reading")
 		return f
@@ -530,7 +530,7 @@ func providerID(key plan.Key) string { return fmt.Sprintf("id of %s", key.Storag
 func unread(core *plan.Core) []plan.Key {
 	var keys []plan.Key
 	for _, s := range core.Unread(math.MaxInt) {
-		keys = append(keys, s.Key)
+		keys = append(keys, s.Key())
 	}
 	return keys
 }
@@ -572,7 +572,7 @@ func (w *world) start() {
 		}
 		for _, item := range batch.Items {
 			w.mayStart(batch.Op, item)
-			w.running[item.Key] = batch.Op
+			w.running[item.Key()] = batch.Op
 		}
 		w.batches = append(w.batches, batch)
 		calls := 0
@@ -594,8 +594,8 @@ func (w *world) mayConcern(source plan.Source, item plan.Item) {
 			continue
 		}
 		for _, o := range other.Items {
-			if o.Key.Storage() == item.Key.Storage() {
-				w.fatalf("a call about %s during another about %s", item.Key, o.Key)
+			if o.Key().Storage() == item.Key().Storage() {
+				w.fatalf("a call about %s during another about %s", item.Key(), o.Key())
 			}
 		}
 	}
@@ -603,7 +603,7 @@ func (w *world) mayConcern(source plan.Source, item plan.Item) {
 
 // mayStart checks that an operation may start now.
 func (w *world) mayStart(op plan.Op, item plan.Item) {
-	key := item.Key
+	key := item.Key()
 	e := w.entities[key]
 	if other, ok := w.running[key]; ok {
 		w.fatalf("%s of %s during its %s", op, key, other)
@@ -705,7 +705,7 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 // mayGrow checks that a filesystem grows while it is attached, on a volume that is large
 // enough.
 func (w *world) mayGrow(item plan.Item) {
-	key, size := item.Key, item.Args.(args).size
+	key, size := item.Key(), item.Args.(args).size
 	if key.Kind != plan.Filesystem {
 		return
 	}
@@ -724,7 +724,7 @@ func (w *world) mayGrow(item plan.Item) {
 // isCalledFor checks that an operation is what the state wants, as far as the
 // core has observed the state.
 func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
-	key := item.Key
+	key := item.Key()
 	if w.unseen[key] || w.dropped[key.ID] {
 		return
 	}
@@ -788,28 +788,28 @@ func (w *world) finish() {
 			continue
 		}
 		if makes := batch.Op == plan.Create || batch.Op == plan.Destroy; makes && !item.Repeat && w.chance(5) {
-			w.logf("%s %s: deferred", batch.Op, item.Key)
-			results = append(results, plan.Result{Key: item.Key, Deferred: true})
-			delete(w.running, item.Key)
+			w.logf("%s %s: deferred", batch.Op, item.Key())
+			results = append(results, plan.Result{Subject: item.Subject, Deferred: true})
+			delete(w.running, item.Key())
 			continue
 		}
 		err := faults[w.random.IntN(len(faults))]
-		w.logf("%s %s: %v", batch.Op, item.Key, err)
-		results = append(results, plan.Result{Key: item.Key, Err: err})
-		delete(w.running, item.Key)
+		w.logf("%s %s: %v", batch.Op, item.Key(), err)
+		results = append(results, plan.Result{Subject: item.Subject, Err: err})
+		delete(w.running, item.Key())
 		final := storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored)
 		switch {
 		case batch.Op == plan.Create && final:
-			w.settled(item.Key)
-		case final && w.background[item.Key].op == batch.Op && w.doubtful[item.Key] && w.dropped[item.Key.ID]:
+			w.settled(item.Key())
+		case final && w.background[item.Key()].op == batch.Op && w.doubtful[item.Key()] && w.dropped[item.Key().ID]:
 			// What an earlier attempt made has no owner: the state has dropped it.
-			w.lose(item.Key)
+			w.lose(item.Key())
 		}
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
-			w.background[item.Key] = going{batch.Op, item.Args}
-		case final || batch.Op == plan.Resize || w.core.LostDevice(item.Key):
-			delete(w.background, item.Key)
+			w.background[item.Key()] = going{batch.Op, item.Args}
+		case final || batch.Op == plan.Resize || w.core.LostDevice(item.Key()):
+			delete(w.background, item.Key())
 		}
 	}
 	w.core.Finished(batch.Source, results)
@@ -817,21 +817,21 @@ func (w *world) finish() {
 
 // look has the provider check an attachment: it succeeds, finds a difference, or fails.
 func (w *world) look(item plan.Item, broken bool) plan.Result {
-	delete(w.running, item.Key)
-	r := plan.Result{Key: item.Key, Unknown: broken}
+	delete(w.running, item.Key())
+	r := plan.Result{Subject: item.Subject, Unknown: broken}
 	switch {
 	case broken:
 		r.Err = errors.New("unknown")
 	case w.chance(3):
 		r.Err = storage.Permanent(errors.New("it was unmounted"))
-		w.checkFailed[item.Key] = true
+		w.checkFailed[item.Key()] = true
 	case w.chance(3):
 		r.Err = errors.New("it cannot be looked at")
 	default:
-		delete(w.checkFailed, item.Key)
-		delete(w.requested, item.Key)
+		delete(w.checkFailed, item.Key())
+		delete(w.requested, item.Key())
 	}
-	w.logf("look at %s: %v", item.Key, r.Err)
+	w.logf("look at %s: %v", item.Key(), r.Err)
 	return r
 }
 
@@ -855,31 +855,31 @@ func (w *world) retry() {
 
 // doubt has an operation fail without saying whether it was done.
 func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
-	goesOn, background := w.background[item.Key]
+	goesOn, background := w.background[item.Key()]
 	if w.random.IntN(2) == 0 {
 		w.perform(op, item)
 	}
-	w.logf("%s %s: nobody knows", op, item.Key)
-	delete(w.running, item.Key)
-	background = background && op != plan.Resize && !w.core.LostDevice(item.Key)
+	w.logf("%s %s: nobody knows", op, item.Key())
+	delete(w.running, item.Key())
+	background = background && op != plan.Resize && !w.core.LostDevice(item.Key())
 	if background {
-		w.background[item.Key] = goesOn
+		w.background[item.Key()] = goesOn
 	} else {
-		delete(w.background, item.Key)
+		delete(w.background, item.Key())
 	}
 	switch op {
 	case plan.Resize:
 	case plan.Detach, plan.Destroy:
-		w.undone[item.Key] = true
+		w.undone[item.Key()] = true
 	default:
-		w.doubtful[item.Key] = true
+		w.doubtful[item.Key()] = true
 		onVolume := op == plan.Create && item.Args.(args).backed
-		if (w.dropped[item.Key.ID] || onVolume) && !background {
-			w.lose(item.Key)
-			w.loseUnrecorded(item.Key.Storage())
+		if (w.dropped[item.Key().ID] || onVolume) && !background {
+			w.lose(item.Key())
+			w.loseUnrecorded(item.Key().Storage())
 		}
 	}
-	return plan.Result{Key: item.Key, Err: errors.New("unknown"), Unknown: true}
+	return plan.Result{Subject: item.Subject, Err: errors.New("unknown"), Unknown: true}
 }
 
 // settled notes that the outcome of a creation is known. A provider refuses for good only
@@ -903,13 +903,13 @@ func (w *world) recorded(key plan.Key) bool {
 
 // perform has the provider carry out an operation.
 func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
-	key := item.Key
+	key := item.Key()
 	w.logf("%s %s: done", op, key)
 	delete(w.running, key)
 	delete(w.background, key)
 	delete(w.doubtful, key)
 	delete(w.undone, key)
-	r := plan.Result{Key: key}
+	r := plan.Result{Subject: item.Subject}
 	switch op {
 	case plan.Create:
 		if !w.made[key] && !w.stray[key] {
@@ -926,9 +926,8 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 			}
 		}
 		if host != "" && (w.made[attached] || w.random.IntN(3) == 0) {
-			r.Attached = attached
-			r.AttachedInfo = "attached along"
-			w.make(r.Attached)
+			r.Attached = &plan.Attached{Key: attached, Info: "attached along"}
+			w.make(attached)
 		}
 	case plan.Attach:
 		w.make(key)
@@ -946,7 +945,7 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 func (w *world) capacity(item plan.Item) uint64 {
 	a := item.Args.(args)
 	if a.backed {
-		return w.sizes[plan.Key{Kind: plan.Volume, ID: item.Key.ID}]
+		return w.sizes[plan.Key{Kind: plan.Volume, ID: item.Key().ID}]
 	}
 	return a.size
 }
@@ -972,30 +971,30 @@ func (w *world) unmake(key plan.Key) {
 func (w *world) clerk() {
 	out := w.core.Take()
 	for _, s := range out.Publish.Statuses {
-		w.logf("status of %s: %s: %s", s.Key, s.Status, s.Message)
-		w.statuses[s.Key] = s
+		w.logf("status of %s: %s: %s", s.Key(), s.Status, s.Message)
+		w.statuses[s.Key()] = s
 	}
 	for _, r := range out.Publish.Records {
-		w.published(r.Key, func(e *entity) error {
+		w.published(r.Key(), func(e *entity) error {
 			switch size := r.Info.(type) {
 			case created:
 				e.size = max(e.size, uint64(size))
 			case grown:
-				if !e.recorded && !w.dropped[r.Key.ID] {
-					w.fatalf("%s has grown, and is not made", r.Key)
+				if !e.recorded && !w.dropped[r.Key().ID] {
+					w.fatalf("%s has grown, and is not made", r.Key())
 				}
 				e.size = max(e.size, uint64(size))
 			}
 			e.recorded = true
-			w.attached[r.Key] = r.Key.Kind.Attachment()
-			delete(w.checkFailed, r.Key)
-			delete(w.requested, r.Key)
-			w.plan(r.Key)
+			w.attached[r.Key()] = r.Key().Kind.Attachment()
+			delete(w.checkFailed, r.Key())
+			delete(w.requested, r.Key())
+			w.plan(r.Key())
 			return nil
 		})
 	}
 	for _, removal := range out.Publish.Removals {
-		key := removal.Key
+		key := removal.Key()
 		w.published(key, func(e *entity) error {
 			if e.life == plan.Alive {
 				if !w.dropped[key.ID] {
@@ -1037,7 +1036,7 @@ func (w *world) clerk() {
 		atOnce = math.MaxInt
 	}
 	for _, device := range w.core.Devices(atOnce) {
-		volume := device.Key.ID
+		volume := device.Volume
 		w.tracked[volume] = true
 		if !w.core.DeviceWatched(volume) {
 			continue
@@ -1065,7 +1064,7 @@ func (w *world) published(key plan.Key, take func(*entity) error) {
 		err = take(e)
 	}
 	w.logf("publish %s: %v", key, err)
-	w.core.Published(plan.Subject{Key: key}, err)
+	w.core.Published(plan.NewSubject(key), err)
 }
 
 // others acts for the other workers, which manage what is not ours.

@@ -46,7 +46,7 @@ func (c *Core) dependencies(e *entity) (on [3]*entity) {
 		on[0] = e.storage
 	}
 	if e.kind == Plan {
-		on[1] = c.entity(Key{Kind: VolumeAttachment, ID: e.name, Host: e.host.tag})
+		on[1] = c.entity(Key{Kind: VolumeAttachment, ID: e.common.name, Host: e.host.tag})
 	}
 	if e.heldBacking != nil {
 		on[2] = c.entity(c.backingAttachment(e.heldBacking))
@@ -62,5 +62,5 @@ func (c *Core) backingAttachment(d *device) Key {
 
 // plannedAttachment returns the volume attachment that a plan is for, or nil.
 func plannedAttachment(plan *entity) *entity {
-	return plan.storage.attachments.find(VolumeAttachment, plan.host.tag)
+	return plan.common.attachments.find(VolumeAttachment, plan.host.tag)
 }

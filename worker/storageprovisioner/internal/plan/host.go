@@ -12,23 +12,25 @@ type host struct {
 	users int
 }
 
-// setHost sets the host that an entity refers to; an empty tag clears it. A host that nothing
-// refers to any more is dropped, unless it is being watched.
+// setHost sets the host that an entity refers to.
 func (c *Core) setHost(e *entity, tag string) {
-	former := e.host
-	e.host = nil
-	if tag != "" {
-		h, ok := c.hosts[tag]
-		if !ok {
-			h = &host{tag: tag}
-			c.hosts[tag] = h
-		}
-		h.users++
-		e.host = h
+	h, ok := c.hosts[tag]
+	if !ok {
+		h = &host{tag: tag}
+		c.hosts[tag] = h
 	}
-	if former != nil {
-		former.users--
-		c.dropUnusedHost(former)
+	h.users++
+	former := e.host
+	e.host = h
+	c.releaseHost(former)
+}
+
+// releaseHost notes that an entity does not refer to a host any more; h may be nil. A host that
+// nothing refers to is dropped, unless it is being watched.
+func (c *Core) releaseHost(h *host) {
+	if h != nil {
+		h.users--
+		c.dropUnusedHost(h)
 	}
 }
 

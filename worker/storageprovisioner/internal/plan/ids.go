@@ -86,7 +86,7 @@ func (c *Core) entityIssuer(e *entity) *issuer {
 	if c.backing(e) != nil || known(e) {
 		return c.source(e).issuer
 	}
-	for a := e.attachments.first; a != nil; a = a.next {
+	for a := e.common.attachments.first; a != nil; a = a.next {
 		if a.kind != Plan && known(a) {
 			return a.queue.issuer
 		}
@@ -205,19 +205,19 @@ func (o *owners) consider(e *entity, giver, source *issuer) {
 // entity to the owners.
 func (o *owners) judge(c *Core, source Source, r *Result) {
 	for _, owner := range o.known {
-		if owner.key != r.Key {
+		if owner.key != r.Key() {
 			r.rejectID(source, owner)
 			return
 		}
 	}
 	for _, e := range o.unattributed {
-		if key := e.key(); key != r.Key {
+		if key := e.key(); key != r.Key() {
 			c.requestSource(e)
 			r.rejectUnclearID(source, key)
 			return
 		}
 	}
-	o.known = append(o.known, owner{key: r.Key})
+	o.known = append(o.known, owner{key: r.Key()})
 }
 
 // requestSource marks an entity for reading, including the source that provides it.
@@ -267,7 +267,7 @@ func (r *Result) answer(source Source) string {
 
 // fail replaces a result with an error.
 func (r *Result) fail(err error, unknown bool) {
-	*r = Result{Key: r.Key, entity: r.entity, Err: err, Unknown: unknown}
+	*r = Result{Subject: r.Subject, Err: err, Unknown: unknown}
 }
 
 // rejectDuplicates handles an entity that another program than this worker has recorded: it
@@ -286,7 +286,7 @@ func (c *Core) rejectDuplicates(e *entity) {
 			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.entityIssuer(other) != i {
 				continue
 			}
-			r := Result{Key: other.key(), ID: e.id}
+			r := Result{Subject: other.subject(), ID: e.id}
 			if o.judge(c, i.source, &r); r.Err != nil {
 				c.withhold(other, &r)
 			}

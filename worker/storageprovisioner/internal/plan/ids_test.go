@@ -15,7 +15,7 @@ import (
 func claim(s *script, source plan.Source, made ...string) []string {
 	var results []plan.Result
 	for i := 0; i < len(made); i += 2 {
-		results = append(results, plan.Result{Key: volume(made[i]), ID: made[i+1], Info: "info"})
+		results = append(results, plan.Result{Subject: plan.NewSubject(volume(made[i])), ID: made[i+1], Info: "info"})
 	}
 	s.core.Claim(source, results)
 	var wrong []string
@@ -23,7 +23,7 @@ func claim(s *script, source plan.Source, made ...string) []string {
 		if r.Err == nil {
 			continue
 		}
-		wrong = append(wrong, fmt.Sprintf("%s: %v", r.Key.ID, r.Err))
+		wrong = append(wrong, fmt.Sprintf("%s: %v", r.Key().ID, r.Err))
 		if !storage.IsPermanent(r.Err) || r.Unknown || r.ID != "" || r.Info != nil {
 			s.t.Errorf("a refused result may be recorded: %+v", r)
 		}
@@ -71,7 +71,7 @@ func TestDuplicateIDInOneCallGoesToFirst(t *testing.T) {
 func TestIDInUseIsRefusedForManagedFilesystem(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(filesystem("0"), recorded, backedBy(volume("0")), func(f *plan.Fact) { f.ID = "fs" }))
-	results := []plan.Result{{Key: filesystem("1"), ID: "fs", Info: "info"}, {Key: filesystem("2"), ID: "fs-2", Info: "info"}}
+	results := []plan.Result{{Subject: plan.NewSubject(filesystem("1")), ID: "fs", Info: "info"}, {Subject: plan.NewSubject(filesystem("2")), ID: "fs-2", Info: "info"}}
 	s.core.Claim(plan.Managed, results)
 	const want = `creating filesystem: the source of filesystems on volumes returned filesystem ID "fs", which belongs to filesystem 0`
 	if err := results[0].Err; err == nil || err.Error() != want || !storage.IsPermanent(err) {
@@ -94,13 +94,13 @@ func TestIDOfUnattributedVolumeIsLookedUp(t *testing.T) {
 		known := wanted(v, recorded, func(f *plan.Fact) { f.ID, f.Source, f.Args = "id-0", plan.Source{}, nil })
 		s.observe(known)
 		ours := wanted(v).Source
-		results := []plan.Result{{Key: volume("1"), ID: "id-0", Info: "info"}}
+		results := []plan.Result{{Subject: plan.NewSubject(volume("1")), ID: "id-0", Info: "info"}}
 		s.core.Claim(ours, results)
 		if err := results[0].Err; err == nil || storage.IsPermanent(err) || !results[0].Unknown {
 			t.Errorf("result with an ID that may be another's: %+v", results[0])
 		}
 		subjects := s.core.Unread(10)
-		if len(subjects) != 1 || subjects[0].Key != v || !subjects[0].Unattributed {
+		if len(subjects) != 1 || subjects[0].Key() != v || !subjects[0].Unattributed {
 			t.Errorf("looked up: %v", subjects)
 		}
 		known.Source = plan.Source{Kind: plan.Volume, Provider: provider}
@@ -139,7 +139,7 @@ func TestIDRefusedTemporarilyDuringDestroy(t *testing.T) {
 	s.observe(wanted(v, recorded, dead))
 	s.does("destroy volume 0")
 	id := "id of " + v.String()
-	results := []plan.Result{{Key: volume("1"), ID: id, Info: "info"}}
+	results := []plan.Result{{Subject: plan.NewSubject(volume("1")), ID: id, Info: "info"}}
 	s.core.Claim(wanted(v).Source, results)
 	if err := results[0].Err; err == nil || storage.IsPermanent(err) {
 		t.Errorf("error for an ID that will be free: %v", err)
@@ -156,14 +156,14 @@ func TestIDRecordedByOthersIsRefused(t *testing.T) {
 	v, imported := volume("0"), volume("1")
 	s.observe(wanted(v))
 	s.does("create volume 0")
-	results := []plan.Result{{Key: v, ID: "id", Info: "info"}}
+	results := []plan.Result{{Subject: plan.NewSubject(v), ID: "id", Info: "info"}}
 	s.core.Claim(s.sources[v], results)
 	s.core.Finished(s.sources[v], results)
 	s.observe(wanted(imported, recorded, func(f *plan.Fact) { f.ID = "id" }))
 	s.does()
 	last := s.statuses[len(s.statuses)-1]
 	want := strings.TrimPrefix(duplicateIDError(wanted(v).Source.Provider, "0", "id", "1"), "0: ")
-	if last.Key != v || last.Status != status.Error || last.Message != want {
+	if last.Key() != v || last.Status != status.Error || last.Message != want {
 		t.Errorf("last status: %v", last)
 	}
 	s.observe(wanted(v, dead))

@@ -94,7 +94,7 @@ func TestChangesAreReadOnceAndInParts(t *testing.T) {
 	for _, want := range [][]plan.Key{{volume("0"), volume("1")}, {volume("2")}, nil} {
 		var got []plan.Key
 		for _, subject := range s.core.Unread(2) {
-			got = append(got, subject.Key)
+			got = append(got, subject.Key())
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("reads %v, not %v", got, want)
@@ -105,7 +105,7 @@ func TestChangesAreReadOnceAndInParts(t *testing.T) {
 	}
 	// What changes while it is read is read again.
 	s.core.Changed(volume("0"))
-	if again := s.core.Unread(math.MaxInt); len(again) != 1 || again[0].Tag.Id() != "0" {
+	if again := s.core.Unread(math.MaxInt); len(again) != 1 || again[0].Tag().Id() != "0" {
 		t.Errorf("reads again %v", again)
 	}
 	s.gone(volume("0"), volume("1"), volume("2"))

@@ -38,7 +38,7 @@ type Item struct {
 
 // Ended returns r as the result of the item.
 func (i *Item) Ended(r Result) Result {
-	r.Key, r.entity, r.Ownership = i.Key, i.entity, i.Ownership
+	r.Subject, r.Ownership = i.Subject, i.Ownership
 	return r
 }
 
@@ -141,7 +141,7 @@ func (c *Core) nextBatch(q *queue, op Op) []Item {
 			c.settle(e)
 			continue
 		}
-		if e.storage.calls > 0 {
+		if e.common.calls > 0 {
 			waiting = append(waiting, e)
 			continue
 		}
@@ -151,7 +151,7 @@ func (c *Core) nextBatch(q *queue, op Op) []Item {
 	// Only one call at a time may concern a volume or filesystem. It may contain several
 	// operations on the storage and its attachments.
 	for _, item := range items {
-		item.entity.storage.calls++
+		item.entity.common.calls++
 	}
 	// Settling may have appended to the queue.
 	due = q.due[op]

@@ -45,25 +45,47 @@ type Fact struct {
 	Args any
 }
 
-// Subject names an entity.
+// Subject names an entity. Any goroutine may use it.
 type Subject struct {
-	Key Key
-	// Tag is the tag of the volume or filesystem, or of the one that is attached.
-	Tag names.Tag
+	// entity is the entity's record, of which the methods read only what does not change. The
+	// core may have dropped it.
+	entity *entity
 	// Unattributed says that the source that provides the entity must be read even if nothing
 	// is to be done about the entity.
 	Unattributed bool
 	// Settled says that this worker has attached the attachment: while it stays recorded and
 	// alive, nothing else needs to be read about it.
 	Settled bool
-	// entity saves the core a lookup; it is nil in a Subject that the core did not return.
-	entity *entity
 }
 
 // subject returns the entity's subject.
-func (e *entity) subject() Subject {
-	return Subject{Key: e.key(), Tag: e.tag, entity: e}
+func (e *entity) subject() Subject { return Subject{entity: e} }
+
+// NewSubject returns the subject of an entity that the core need not have a record of.
+func NewSubject(key Key) Subject {
+	e := newStorage(key.Storage())
+	if key.Kind.Attachment() {
+		e = newAttachment(key.Kind, e)
+		e.host = &host{tag: key.Host}
+	}
+	return e.subject()
 }
+
+// Key returns the entity's key.
+func (s Subject) Key() Key { return s.entity.key() }
+
+// Kind returns the kind of the entity.
+func (s Subject) Kind() Kind { return s.entity.kind }
+
+// Tag returns the tag of the volume or filesystem, or of the one that is attached.
+func (s Subject) Tag() names.Tag { return s.entity.common.tag }
+
+// TagText returns the text of the tag that Tag returns.
+func (s Subject) TagText() string { return s.entity.common.text }
+
+// Storage returns the subject of the volume or filesystem that an attachment attaches; the
+// subject of a volume or filesystem returns itself.
+func (s Subject) Storage() Subject { return s.entity.storage.subject() }
 
 // HasUnread reports whether there is anything to read or look up.
 func (c *Core) HasUnread() bool {
@@ -110,18 +132,19 @@ func takeFirst[T any](list *[]T, n int) []T {
 
 // Observe handles a fact: an entity as the state has it.
 func (c *Core) Observe(f Fact) {
-	c.countFirstRead(f.Key.Kind)
+	key := f.Key()
+	c.countFirstRead(key.Kind)
 	if f.Err != nil {
-		c.readFailed(f)
+		c.readFailed(&f)
 		return
 	}
-	if _, ok := c.unreadable[f.Key]; ok {
-		delete(c.unreadable, f.Key)
-		c.options.Timetable.Remove(f.Key)
+	if _, ok := c.unreadable[key]; ok {
+		delete(c.unreadable, key)
+		c.options.Timetable.Remove(key)
 	}
 	e := c.findSubject(f.Subject)
-	if f.Key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || e.known == neverRead || e.life == Alive) {
-		c.noteUnwantedAttachment(f.Key.Storage())
+	if key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || e.known == neverRead || e.life == Alive) {
+		c.noteUnwantedAttachment(key.Storage())
 	}
 	if f.Life == Gone {
 		if e != nil {
@@ -130,7 +153,7 @@ func (c *Core) Observe(f Fact) {
 		return
 	}
 	if e == nil {
-		e = c.entity(f.Key)
+		e = c.entity(key)
 	}
 	if e.orphan {
 		return
@@ -138,11 +161,11 @@ func (c *Core) Observe(f Fact) {
 	// When an entity starts to be removed, look at once for what may have been made for it,
 	// even if the operation that does so has been given up.
 	goes := e.life == Alive && f.Life != Alive
-	if e.stalled == deferred || !e.underway() && e.hasFailed() && (goes || e.differs(f)) {
+	if e.stalled == deferred || !e.underway() && e.hasFailed() && (goes || e.differs(&f)) {
 		c.refresh(e)
 	}
 	foundRecorded := f.Recorded && f.ID != e.id && !e.kind.Attachment()
-	c.learn(e, f)
+	c.learn(e, &f)
 	if f.Instance != "" {
 		c.Provisioned(f.Host, f.Instance)
 	}
@@ -177,16 +200,17 @@ type unreadable struct {
 // readFailed notes that an entity cannot be read. The entity is read again later; until then
 // the core keeps what it knew of the entity. If only its life could be read, and it is no
 // longer wanted, nothing is done about it until then.
-func (c *Core) readFailed(f Fact) {
-	u, ok := c.unreadable[f.Key]
+func (c *Core) readFailed(f *Fact) {
+	key := f.Key()
+	u, ok := c.unreadable[key]
 	if !ok {
 		u.since = c.now
 	}
 	u.attempts++
 	u.message = f.Err.Error()
 	u.due = c.now.Add(c.options.Retry.Delay(u.attempts))
-	c.unreadable[f.Key] = u
-	c.options.Timetable.Add(f.Key, f.Key, u.due)
+	c.unreadable[key] = u
+	c.options.Timetable.Add(key, key, u.due)
 	e := c.findSubject(f.Subject)
 	if e != nil && e.known == fresh && e.life == Alive && (f.Life == Dying || f.Life == Dead) && !e.orphan {
 		e.known = stale
@@ -197,7 +221,7 @@ func (c *Core) readFailed(f Fact) {
 
 // learn updates an entity from a fact. The source of an entity does not change and is not read
 // for every decision: what the fact lacks stays as it was.
-func (c *Core) learn(e *entity, f Fact) {
+func (c *Core) learn(e *entity, f *Fact) {
 	e.known = fresh
 	e.life = f.Life
 	switch {
@@ -210,13 +234,15 @@ func (c *Core) learn(e *entity, f Fact) {
 		e.made = notMade
 	}
 	e.release = f.Release
-	e.size, e.wanted = f.Size, f.Wanted
 	e.backingKnown = f.BackingKnown
 	if f.ID != "" {
 		e.id = f.ID
 	}
-	if f.Host != "" && !e.kind.Attachment() {
-		c.setHost(e, f.Host)
+	if !e.kind.Attachment() {
+		e.common.size, e.common.wanted = f.Size, f.Wanted
+		if f.Host != "" {
+			c.setHost(e, f.Host)
+		}
 	}
 	if f.Backing != "" {
 		c.setDevice(&e.backing, c.device(f.Backing))
@@ -235,7 +261,7 @@ func (c *Core) learn(e *entity, f Fact) {
 
 // differs reports whether a fact would give the entity's next operation other parameters than
 // the one that has failed.
-func (e *entity) differs(f Fact) bool {
+func (e *entity) differs(f *Fact) bool {
 	return !reflect.DeepEqual(e.args(), f.Args) || !reflect.DeepEqual(e.work.owner, f.Owner)
 }
 
@@ -285,9 +311,9 @@ func (c *Core) forget(e *entity) {
 
 // clear resets the record of an entity to what it was before the entity was observed.
 func (e *entity) clear() {
-	*e = entity{
-		kind: e.kind, name: e.name, tag: e.tag, allIndex: e.allIndex, host: e.host, backing: e.backing,
-		storage: e.storage, attachments: e.attachments, next: e.next, previous: e.previous,
-		waiters: e.waiters, users: e.users, calls: e.calls, pendingRead: e.pendingRead,
+	e.state = state{}
+	if s := e.common; !e.kind.Attachment() {
+		s.size, s.wanted = 0, 0
+		s.lastStatus, s.statusText = noStatus, nil
 	}
 }

@@ -35,7 +35,7 @@ func (c *Core) Retry(key Key) {
 		return
 	}
 	c.retry(s)
-	for a := s.attachments.first; a != nil; a = a.next {
+	for a := s.common.attachments.first; a != nil; a = a.next {
 		switch {
 		case a.flags.has(checkFailed):
 			c.reattach(a)

@@ -32,7 +32,7 @@ func (s *script) says(want ...string) {
 	s.does()
 	got := []string{}
 	for _, status := range s.statuses {
-		got = append(got, fmt.Sprintf("%s %s: %s", status.Key, status.Status, status.Message))
+		got = append(got, fmt.Sprintf("%s %s: %s", status.Key(), status.Status, status.Message))
 	}
 	s.statuses = nil
 	if !slices.Equal(got, want) {

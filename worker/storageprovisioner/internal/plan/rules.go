@@ -42,7 +42,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return Destroy, nil
 	case e.life != Alive || class == Static:
 		return None, nil
-	case e.made == recorded && e.wanted > e.size:
+	case e.made == recorded && e.common.wanted > e.common.size:
 		return Resize, c.growthNeed(e)
 	case e.made == recorded || e.args() == nil:
 		return None, nil
@@ -58,7 +58,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return Create, need
 	}
 	if e.host != nil {
-		if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && a.op != Attach && a.underway() {
+		if a := e.common.attachments.find(VolumeAttachment, e.host.tag); a != nil && a.op != Attach && a.underway() {
 			// The creation may attach what is still being detached.
 			return Create, a
 		}
@@ -70,7 +70,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 // machine. A state that remembers attempts keeps the volume attached while an attempt to make
 // the filesystem is under way, and refuses such an attempt while the volume is being detached.
 func (c *Core) wantedHere(e *entity) bool {
-	a := e.attachments.find(FilesystemAttachment, c.options.Host)
+	a := e.common.attachments.find(FilesystemAttachment, c.options.Host)
 	return a != nil && a.known != neverRead && a.life == Alive
 }
 
@@ -84,7 +84,7 @@ func (c *Core) backingNeed(d *device) awaited {
 	}
 	if v := c.storage[Volume].Get(d.volume); v != nil {
 		for _, kind := range [...]Kind{VolumeAttachment, Plan} {
-			if e := v.attachments.find(kind, c.options.Host); e != nil && e.op != None {
+			if e := v.common.attachments.find(kind, c.options.Host); e != nil && e.op != None {
 				return e
 			}
 		}
@@ -102,14 +102,14 @@ func (c *Core) growthNeed(e *entity) awaited {
 		return nil
 	}
 	if d := e.backing; d != nil {
-		if v := c.storage[Volume].Get(d.volume); v != nil && v.op == Resize && v.size < e.wanted {
+		if v := c.storage[Volume].Get(d.volume); v != nil && v.op == Resize && v.common.size < e.common.wanted {
 			return v
 		}
-		if !d.known || d.size < e.wanted {
+		if !d.known || d.size < e.common.wanted {
 			return d
 		}
 	}
-	for a := e.attachments.first; a != nil; a = a.next {
+	for a := e.common.attachments.first; a != nil; a = a.next {
 		if a.flags.has(attachedHere) && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
 			return nil
 		}

@@ -36,7 +36,7 @@ func (e *entity) givenUpReported() bool {
 	case e.op == Resize:
 		return s.atRest() && s.lastMessage() == e.atRestMessage()
 	}
-	return s.lastStatus == statusOther && s.lastMessage() == e.failureMessage()
+	return s.common.lastStatus == statusOther && s.lastMessage() == e.failureMessage()
 }
 
 // reportAttachment reports that a volume or filesystem is now attached or detached, and
@@ -51,7 +51,7 @@ func (c *Core) reportAttachment(e *entity, now lastStatus, remark string) {
 func (c *Core) addStatus(e *entity, s status.Status, message string) {
 	update := Status{Subject: e.subject(), Status: s, Message: message}
 	if e.atRest() && e.cannotGrow() && message == e.atRestMessage() {
-		update.CannotGrowTo = e.wanted
+		update.CannotGrowTo = e.common.wanted
 	}
 	c.out.Publish.Statuses = append(c.out.Publish.Statuses, update)
 }
@@ -59,34 +59,34 @@ func (c *Core) addStatus(e *entity, s status.Status, message string) {
 // setLastStatus remembers the status that was reported for a volume or filesystem, and the
 // source's remark.
 func (e *entity) setLastStatus(last lastStatus, message, remark string) {
-	e.lastStatus = last
-	e.statusText = nil
+	e.common.lastStatus = last
+	e.common.statusText = nil
 	if message != "" || remark != "" {
-		e.statusText = &statusText{message, remark}
+		e.common.statusText = &statusText{message, remark}
 	}
 }
 
 // lastMessage returns the message of the last status; remark returns the remark that the
 // source made when the volume or filesystem was attached.
 func (e *entity) lastMessage() string {
-	if e.statusText == nil {
+	if e.common.statusText == nil {
 		return ""
 	}
-	return e.statusText.message
+	return e.common.statusText.message
 }
 
 func (e *entity) remark() string {
-	if e.statusText == nil {
+	if e.common.statusText == nil {
 		return ""
 	}
-	return e.statusText.remark
+	return e.common.statusText.remark
 }
 
 // updateStatus reports the status of a volume or filesystem at rest again if its message
 // has changed.
 func (c *Core) updateStatus(e *entity) {
 	if e.atRest() && e.lastMessage() != e.atRestMessage() {
-		c.reportAtRest(e, e.lastStatus, e.atRestMessage())
+		c.reportAtRest(e, e.common.lastStatus, e.atRestMessage())
 	}
 }
 
@@ -101,8 +101,8 @@ func (c *Core) reportAtRest(e *entity, now lastStatus, message string) {
 func (c *Core) reportGrowth(e *entity, message string) {
 	switch {
 	case e.atRest():
-		c.reportAtRest(e, e.lastStatus, message)
-	case e.lastStatus == noStatus:
+		c.reportAtRest(e, e.common.lastStatus, message)
+	case e.common.lastStatus == noStatus:
 		c.reportAtRest(e, statusDetached, message)
 	}
 }
@@ -110,7 +110,8 @@ func (c *Core) reportGrowth(e *entity, message string) {
 // atRest reports whether the entity is a volume or filesystem whose last status was attached
 // or detached.
 func (e *entity) atRest() bool {
-	return e.lastStatus == statusAttached || e.lastStatus == statusDetached
+	last := e.common.lastStatus
+	return !e.kind.Attachment() && (last == statusAttached || last == statusDetached)
 }
 
 // atRestMessage returns the message for a volume or filesystem at rest.
@@ -119,11 +120,11 @@ func (e *entity) atRestMessage() string {
 	case !e.growing():
 		return e.remark()
 	case e.work.failure == "":
-		return fmt.Sprintf("growing to %d MiB", e.wanted)
+		return fmt.Sprintf("growing to %d MiB", e.common.wanted)
 	case e.cannotGrow():
-		return fmt.Sprintf("cannot grow to %d MiB: %s", e.wanted, e.work.failure)
+		return fmt.Sprintf("cannot grow to %d MiB: %s", e.common.wanted, e.work.failure)
 	}
-	return fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure)
+	return fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.work.failure)
 }
 
 // growing reports whether an entity is to grow; cannotGrow reports whether its last attempt to

@@ -6,15 +6,15 @@ func (c *Core) find(key Key) *entity {
 	if s == nil || !key.Kind.Attachment() {
 		return s
 	}
-	return s.attachments.find(key.Kind, key.Host)
+	return s.common.attachments.find(key.Kind, key.Host)
 }
 
 // findSubject returns the record of a subject's entity, or nil.
 func (c *Core) findSubject(s Subject) *entity {
-	if s.entity != nil && c.has(s.entity) {
+	if c.has(s.entity) {
 		return s.entity
 	}
-	return c.find(s.Key)
+	return c.find(s.Key())
 }
 
 // has reports whether the core still has a record.
@@ -27,19 +27,31 @@ func (c *Core) entity(key Key) *entity {
 	if e := c.find(key); e != nil {
 		return e
 	}
-	e := &entity{kind: key.Kind, name: key.ID, allIndex: uint32(len(c.all))}
-	c.all = append(c.all, e)
-	if !key.Kind.Attachment() {
-		e.storage = e
-		e.tag = key.Tag()
+	var e *entity
+	if key.Kind.Attachment() {
+		e = newAttachment(key.Kind, c.entity(key.Storage()))
+		c.setHost(e, key.Host)
+		e.common.attachments.add(e)
+	} else {
+		e = newStorage(key)
 		c.storage[key.Kind].Set(key.ID, e)
-		return e
 	}
-	c.setHost(e, key.Host)
-	s := c.entity(key.Storage())
-	e.storage, e.name, e.tag = s, s.name, s.tag
-	s.attachments.add(e)
+	e.allIndex = uint32(len(c.all))
+	c.all = append(c.all, e)
 	return e
+}
+
+// newStorage returns the record of a volume or filesystem.
+func newStorage(key Key) *entity {
+	tag := key.Tag()
+	e := &entity{kind: key.Kind, common: &common{name: key.ID, tag: tag, text: tag.String()}}
+	e.storage = e
+	return e
+}
+
+// newAttachment returns the record of an attachment of storage, without its host.
+func newAttachment(kind Kind, storage *entity) *entity {
+	return &entity{kind: kind, storage: storage, common: storage.common}
 }
 
 // dropUnused deletes the record of an entity, unless it holds anything or another record
@@ -49,7 +61,7 @@ func (c *Core) entity(key Key) *entity {
 // destroy or detach what was made, forget resets the record to that of an entity never
 // observed, and dropUnused deletes the record itself. No other function removes records.
 func (c *Core) dropUnused(e *entity) {
-	if e.known != neverRead || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
+	if e.known != neverRead || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.storage == e && e.common.attachments.first != nil {
 		return
 	}
 	if !c.has(e) {
@@ -61,12 +73,12 @@ func (c *Core) dropUnused(e *entity) {
 	c.all[last] = nil
 	c.all = c.all[:last]
 	if s := e.storage; s != e {
-		s.attachments.remove(e)
+		e.common.attachments.remove(e)
 		c.dropUnused(s)
 	} else {
-		c.storage[e.kind].Delete(e.name)
+		c.storage[e.kind].Delete(e.common.name)
 	}
-	c.setHost(e, "")
+	c.releaseHost(e.host)
 	if len(c.all) == 0 {
 		c.all = nil // its capacity may be for millions
 	}

@@ -38,8 +38,8 @@ type Call struct {
 // Describe describes what is done to items of the batch, for logs.
 func (c Call) Describe(items ...plan.Item) string {
 	keys := make([]plan.Key, len(items))
-	for i, item := range items {
-		keys[i] = item.Key
+	for i := range items {
+		keys[i] = items[i].Key()
 	}
 	return DescribeBatch(c.Batch, plan.JoinKeys(keys))
 }
@@ -89,8 +89,8 @@ func callOperation(call Call, source Operations, items []plan.Item) []plan.Resul
 // FailAll returns a result with the same error for each item.
 func FailAll(items []plan.Item, err error) []plan.Result {
 	results := make([]plan.Result, len(items))
-	for i, item := range items {
-		results[i] = item.Ended(plan.Result{Err: err})
+	for i := range items {
+		results[i] = items[i].Ended(plan.Result{Err: err})
 	}
 	return results
 }
@@ -152,10 +152,10 @@ func callSource[P, R any](
 }
 
 // arguments returns the arguments of a bulk call, one for each item.
-func arguments[P any](items []plan.Item, param func(plan.Item) P) []P {
+func arguments[P any](items []plan.Item, param func(*plan.Item) P) []P {
 	args := make([]P, len(items))
-	for i, item := range items {
-		args[i] = param(item)
+	for i := range items {
+		args[i] = param(&items[i])
 	}
 	return args
 }
@@ -223,13 +223,13 @@ func create[P, Q, R any](
 func destroyOrRelease[G any](
 	call Call, items []plan.Item, guards []G, allows func(G, string) bool, destroy, release func([]string) ([]error, error),
 ) []plan.Result {
-	id := func(item plan.Item) string { return item.ID }
+	id := func(item *plan.Item) string { return item.ID }
 	items, ids, held := admit(call, items, arguments(items, id), func(id string) plan.Result {
 		return plan.Result{Deferred: slices.ContainsFunc(guards, func(g G) bool { return !allows(g, id) })}
 	})
 	destroyed, released := make([]bool, len(items)), make([]bool, len(items))
-	for i, item := range items {
-		destroyed[i], released[i] = !item.Release, item.Release
+	for i := range items {
+		destroyed[i], released[i] = !items[i].Release, items[i].Release
 	}
 	results := callSource(call, selected(items, destroyed), selected(ids, destroyed), destroy, errorResult)
 	results = append(results, callSource(call, selected(items, released), selected(ids, released), release, errorResult)...)
@@ -242,7 +242,7 @@ func check(call Call, items []plan.Item, can bool, source func([]string) ([]erro
 	if !can {
 		return FailAll(items, nil)
 	}
-	return callSource(call, items, arguments(items, func(item plan.Item) string { return item.ID }), source, errorResult)
+	return callSource(call, items, arguments(items, func(item *plan.Item) string { return item.ID }), source, errorResult)
 }
 
 // checkCreated returns an error if a provider's result is for another entity than the one

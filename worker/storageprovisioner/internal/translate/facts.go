@@ -2,7 +2,6 @@ package translate
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -83,7 +82,7 @@ func (r *Reader) Read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact,
 	byKind := make(map[plan.Kind][]*plan.Fact)
 	for i, s := range subjects {
 		all[i].Subject = s
-		byKind[s.Key.Kind] = append(byKind[s.Key.Kind], &all[i])
+		byKind[s.Kind()] = append(byKind[s.Kind()], &all[i])
 	}
 	volumes, filesystems := volumeReader{r}, filesystemReader{r}
 	for _, step := range []func() error{
@@ -103,7 +102,7 @@ func (r *Reader) Read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact,
 func (r *Reader) readStorage(kind kindReader, facts []*plan.Fact) error {
 	tags := make([]names.Tag, len(facts))
 	for i, f := range facts {
-		tags[i] = f.Tag
+		tags[i] = f.Tag()
 	}
 	results, err := CallAccessor(r.state.Guard, "reading lives", r.state.Life.Life, tags)
 	if err != nil {
@@ -164,7 +163,7 @@ func (r *Reader) readOwners(facts []*plan.Fact) error {
 	}
 	tags := make([]names.Tag, len(facts))
 	for i, f := range facts {
-		tags[i] = f.Tag
+		tags[i] = f.Tag()
 	}
 	results, err := CallAccessor(r.state.Guard, "reading owners", accessor.Owners, tags)
 	complete(facts, results, func(f *plan.Fact, result params.OwnerResult) error {
@@ -249,10 +248,10 @@ func paramsError(f *plan.Fact, err *params.Error) error {
 // checkSubject returns an error if a result names another entity than the one asked for. An
 // empty tag or host is accepted.
 func checkSubject(f *plan.Fact, tag, host string) error {
-	if tag != "" && !isTag(f, tag) {
+	if tag != "" && tag != f.TagText() {
 		return errors.Errorf("the state returned the data of %q", tag)
 	}
-	if host != "" && host != f.Key.Host {
+	if host != "" && host != f.Key().Host {
 		return errors.Errorf("the state returned the data of an attachment on %q", host)
 	}
 	return nil
@@ -261,20 +260,13 @@ func checkSubject(f *plan.Fact, tag, host string) error {
 // checkAttachmentParams returns an error if the attachment in creation parameters is of
 // another volume or filesystem, or of another provider. An empty tag or provider is accepted.
 func checkAttachmentParams(f *plan.Fact, tag, attachment, provider string) error {
-	if tag != "" && !isTag(f, tag) {
+	if tag != "" && tag != f.TagText() {
 		return errors.Errorf("the state returned creation parameters with an attachment of %q", tag)
 	}
 	if attachment != "" && attachment != provider {
 		return errors.Errorf("the state returned creation parameters with provider %q, but with provider %q for the attachment", provider, attachment)
 	}
 	return nil
-}
-
-// isTag reports whether a tag is that of the volume or filesystem of a fact. Comparing kind
-// and ID usually avoids formatting the fact's tag.
-func isTag(f *plan.Fact, tag string) bool {
-	kind, id, _ := strings.Cut(tag, "-")
-	return kind == f.Key.Kind.Storage().String() && id == f.Key.ID || tag == f.Tag.String()
 }
 
 func setLives(facts []*plan.Fact, results []params.LifeResult) {
@@ -295,7 +287,7 @@ func setLife(f *plan.Fact, value life.Value) error {
 	case life.Dead:
 		f.Life = plan.Dead
 	default:
-		return errors.NotValidf("life %q of %s", value, f.Key)
+		return errors.NotValidf("life %q of %s", value, f.Key())
 	}
 	return nil
 }
@@ -336,7 +328,7 @@ func grows(f *plan.Fact) bool {
 
 // setProvider adds the source and the class of an entity to its fact.
 func (r *Reader) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
-	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
+	f.Source = plan.Source{Kind: f.Kind().Storage(), Provider: providerType}
 	c, ok := r.classes[providerType]
 	if !ok {
 		c = r.config.Classify(storage.ProviderType(providerType))
@@ -369,11 +361,11 @@ func (r *Reader) setAttachment(f *plan.Fact, provider, host, instance string, re
 	if !ok {
 		var err error
 		if tag, err = names.ParseTag(host); err != nil {
-			return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key)
+			return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key())
 		}
 		r.hosts[host] = tag
 	}
-	if f.Key.Kind.Attachment() {
+	if f.Kind().Attachment() {
 		if err := checkSubject(f, "", host); err != nil {
 			return storage.AttachmentParams{}, false, err
 		}

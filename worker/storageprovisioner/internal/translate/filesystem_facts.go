@@ -19,7 +19,7 @@ type filesystemReader struct {
 func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
 	tags := make([]names.FilesystemTag, len(facts))
 	for i, f := range facts {
-		tags[i] = f.Tag.(names.FilesystemTag)
+		tags[i] = f.Tag().(names.FilesystemTag)
 	}
 	return tags
 }
@@ -29,7 +29,7 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 		volume, err := r.setBacking(f, wire.VolumeTag)
 		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
 		r.Filesystems = append(r.Filesystems, storage.Filesystem{
-			Tag: f.Tag.(names.FilesystemTag), Volume: volume,
+			Tag: f.Tag().(names.FilesystemTag), Volume: volume,
 			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: f.Size},
 		})
 		return err
@@ -67,7 +67,7 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 		if !grows(f) {
 			continue
 		}
-		tag := f.Tag.(names.FilesystemTag)
+		tag := f.Tag().(names.FilesystemTag)
 		recorded := FilesystemInfo{pool: results[i].Result.Info.Pool}
 		recorded.Tag, recorded.FilesystemId = tag, f.ID
 		if f.Backing != "" {
@@ -104,7 +104,7 @@ func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.Volu
 	}
 	volume, id, err := parseVolumeTag(volumeTag)
 	f.Backing = id
-	return volume, errors.Annotatef(err, "volume of %s", f.Key)
+	return volume, errors.Annotatef(err, "volume of %s", f.Key())
 }
 
 func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, params.FilesystemParams) error) error {
@@ -134,7 +134,7 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			r.NewVolumes = append(r.NewVolumes, f.Backing)
 		}
 		args := storage.FilesystemParams{
-			Tag:          f.Tag.(names.FilesystemTag),
+			Tag:          f.Tag().(names.FilesystemTag),
 			Volume:       volume,
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
@@ -211,7 +211,7 @@ func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
 	if r.config.StorageDir == "" {
 		return ""
 	}
-	return filepath.Join(r.config.StorageDir, f.Tag.Id())
+	return filepath.Join(r.config.StorageDir, f.Tag().Id())
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
@@ -252,7 +252,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 	filesystems := make([]*plan.Fact, len(attachments))
 	for i, a := range attachments {
-		filesystems[i] = &plan.Fact{Subject: plan.Subject{Key: a.Key.Storage(), Tag: a.Tag}, Life: plan.Alive}
+		filesystems[i] = &plan.Fact{Subject: a.Storage(), Life: plan.Alive}
 	}
 	_, err := r.recorded(filesystems, func(f *plan.Fact, wire params.Filesystem) error {
 		_, err := r.setBacking(f, wire.VolumeTag)
@@ -274,9 +274,9 @@ func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 }
 
 // filesystemOnWire returns a filesystem as the state records it.
-func filesystemOnWire(fs FilesystemInfo) params.Filesystem {
+func filesystemOnWire(s plan.Subject, fs FilesystemInfo) params.Filesystem {
 	wire := params.Filesystem{
-		FilesystemTag: fs.Tag.String(),
+		FilesystemTag: s.TagText(),
 		Info:          params.FilesystemInfo{FilesystemId: fs.FilesystemId, Pool: fs.pool, Size: fs.Size},
 	}
 	if fs.Volume != (names.VolumeTag{}) {
@@ -287,10 +287,10 @@ func filesystemOnWire(fs FilesystemInfo) params.Filesystem {
 
 // filesystemAttachmentOnWire returns the info of a filesystem attachment as the state records
 // it.
-func filesystemAttachmentOnWire(a storage.FilesystemAttachment) params.FilesystemAttachment {
+func filesystemAttachmentOnWire(s plan.Subject, a storage.FilesystemAttachment) params.FilesystemAttachment {
 	return params.FilesystemAttachment{
-		FilesystemTag: a.Filesystem.String(),
-		MachineTag:    a.Machine.String(),
+		FilesystemTag: s.TagText(),
+		MachineTag:    s.Key().Host,
 		Info:          params.FilesystemAttachmentInfo{MountPoint: a.Path, ReadOnly: a.ReadOnly},
 	}
 }

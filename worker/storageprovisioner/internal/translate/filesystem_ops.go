@@ -117,7 +117,7 @@ func (o filesystemOperations) resize(call Call, items []plan.Item) []plan.Result
 	if !ok {
 		return FailAll(items, cannotGrow("filesystems"))
 	}
-	return callSource(call, items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
+	return callSource(call, items, arguments(items, func(item *plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
 		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
 			args := make([]storage.FilesystemResizeParams, len(growths))
 			for i, g := range growths {
@@ -135,7 +135,7 @@ func (o filesystemOperations) resize(call Call, items []plan.Item) []plan.Result
 }
 
 // filesystemParams returns the parameters for creating a filesystem.
-func filesystemParams(item plan.Item) storage.FilesystemParams {
+func filesystemParams(item *plan.Item) storage.FilesystemParams {
 	p := item.Args.(storage.FilesystemParams)
 	if p.Attachment != nil {
 		attachment := *p.Attachment
@@ -148,12 +148,12 @@ func filesystemParams(item plan.Item) storage.FilesystemParams {
 // filesystemAttachmentParams returns the parameters for attaching or detaching a filesystem.
 // An attachment that the state has dropped since it was made has no parameters, and is
 // detached by its key alone.
-func filesystemAttachmentParams(item plan.Item) storage.FilesystemAttachmentParams {
+func filesystemAttachmentParams(item *plan.Item) storage.FilesystemAttachmentParams {
 	p, ok := item.Args.(storage.FilesystemAttachmentParams)
 	if !ok {
-		p.Machine, _ = names.ParseTag(item.Key.Host)
+		p.Machine, _ = names.ParseTag(item.Key().Host)
 	}
-	p.Filesystem = item.Tag.(names.FilesystemTag)
+	p.Filesystem = item.Tag().(names.FilesystemTag)
 	p.FilesystemId = item.ID
 	p.InstanceId = instance.Id(item.Instance)
 	return p

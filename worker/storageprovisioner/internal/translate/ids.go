@@ -67,7 +67,7 @@ func attachmentIDs(facts []*plan.Fact) []params.MachineStorageId {
 
 func attachmentID(s plan.Subject) params.MachineStorageId {
 	return params.MachineStorageId{
-		MachineTag:    s.Key.Host,
-		AttachmentTag: s.Tag.String(),
+		MachineTag:    s.Key().Host,
+		AttachmentTag: s.TagText(),
 	}
 }

@@ -31,7 +31,7 @@ func checkOwners(call Call, source Operations) (checked []plan.Item, ended []pla
 		case err != nil:
 		case unnamed(item) && (!known || item.Owner == nil):
 			itemErr = errors.Errorf("the state does not know the ID of %s, and %s does not keep owners to find it by",
-				item.Key.Storage(), call.Batch.Source)
+				item.Storage().Key(), call.Batch.Source)
 		case unnamed(item):
 			object := ownedBy(objects, *item.Owner)
 			if object == nil {
@@ -88,7 +88,7 @@ func listOwners(call Call, source Operations) (byID map[string]*storage.OwnedObj
 // checkOwner returns what is known about the owner of an item's storage, and an error unless
 // the operation may go ahead.
 func checkOwner(batch plan.Batch, item plan.Item, object *storage.OwnedObject, known bool) (plan.Ownership, error) {
-	kind := item.Key.Kind.Storage()
+	kind := item.Kind().Storage()
 	takesAway := batch.Op == plan.Detach || batch.Op == plan.Destroy
 	switch {
 	case !known:

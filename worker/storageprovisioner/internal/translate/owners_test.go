@@ -59,8 +59,8 @@ func TestUnknownIDFoundByOwner(t *testing.T) {
 		{"owners that cannot be listed", detaching{err: errors.New("broken")}, &owner, nil, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			item := plan.Item{Owner: test.owner}
-			item.Key = plan.Key{Kind: plan.FilesystemAttachment, ID: "0", Host: "machine-0"}
+			key := plan.Key{Kind: plan.FilesystemAttachment, ID: "0", Host: "machine-0"}
+			item := plan.Item{Subject: plan.NewSubject(key), Owner: test.owner}
 			call := Call{Guard: guard.New(nil), Batch: plan.Batch{Op: plan.Detach, Items: []plan.Item{item}}}
 			results := Perform(call, &test.source)
 			if !slices.Equal(test.source.detached, test.detached) {

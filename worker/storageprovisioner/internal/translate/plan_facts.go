@@ -32,10 +32,10 @@ func (r *Reader) readPlans(facts []*plan.Fact) error {
 		}
 		info := result.Result.PlanInfo
 		f.Recorded = true
-		f.ID = f.Key.ID
+		f.ID = f.Key().ID
 		f.Source = plan.Source{Kind: plan.Plan, Provider: string(info.DeviceType)}
 		f.Args = storage.VolumeAttachmentPlanInfo{DeviceType: info.DeviceType, DeviceAttributes: info.DeviceAttributes}
-		class, err := r.planClass(f.Key, info.DeviceType)
+		class, err := r.planClass(f.Key(), info.DeviceType)
 		f.Class = class
 		return err
 	})
@@ -60,10 +60,10 @@ func (r *Reader) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Cl
 }
 
 // newPlanOnWire returns the plan that comes with an attachment, as the state records it.
-func newPlanOnWire(a storage.VolumeAttachment) params.VolumeAttachmentPlan {
+func newPlanOnWire(s plan.Subject, a storage.VolumeAttachment) params.VolumeAttachmentPlan {
 	return params.VolumeAttachmentPlan{
-		VolumeTag:  a.Volume.String(),
-		MachineTag: a.Machine.String(),
+		VolumeTag:  s.TagText(),
+		MachineTag: s.Key().Host,
 		Life:       life.Alive,
 		PlanInfo:   params.VolumeAttachmentPlanInfo{DeviceType: a.PlanInfo.DeviceType, DeviceAttributes: a.PlanInfo.DeviceAttributes},
 	}

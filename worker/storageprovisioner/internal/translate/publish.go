@@ -24,7 +24,7 @@ func (s State) Publish(p plan.Publication) ([]Published, error) {
 	var all []Published
 	for _, step := range []func() ([]Published, error){
 		func() ([]Published, error) {
-			return record(s.Guard, "recording volumes", s.Volumes.SetVolumeInfo, p.Records, unchanged[params.Volume])
+			return record(s.Guard, "recording volumes", s.Volumes.SetVolumeInfo, p.Records, volumeOnWire)
 		},
 		func() ([]Published, error) {
 			return record(s.Guard, "recording filesystems", s.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
@@ -71,21 +71,21 @@ func (s State) NoteEnded(p plan.Publication) (failed []Published, err error) {
 
 // record records the infos of one type, T, among the records.
 func record[T, W any](
-	g *guard.Guard, doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
+	g *guard.Guard, doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(plan.Subject, T) W,
 ) ([]Published, error) {
 	of := func(r plan.Record) bool { _, ok := r.Info.(T); return ok }
 	all, args := prealloc[W](records, of)
 	for _, r := range records {
 		if info, ok := r.Info.(T); ok {
 			all = append(all, Published{Subject: r.Subject})
-			args = append(args, wire(info))
+			args = append(args, wire(r.Subject, info))
 		}
 	}
 	return publishAll(g, doing, accessor, args, all)
 }
 
 // unchanged is the wire function of infos that are already of the type on the wire.
-func unchanged[T any](info T) T { return info }
+func unchanged[T any](_ plan.Subject, info T) T { return info }
 
 // recordVolumeAttachments records volume attachments, each after its plan if it has one: a
 // volume whose plan is not recorded would never appear on its machine.
@@ -143,7 +143,7 @@ func remove[A any](
 	g *guard.Guard, doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Subject,
 	arg func(plan.Subject) A, kinds ...plan.Kind,
 ) ([]Published, error) {
-	of := func(s plan.Subject) bool { return slices.Contains(kinds, s.Key.Kind) }
+	of := func(s plan.Subject) bool { return slices.Contains(kinds, s.Kind()) }
 	all, args := prealloc[A](removals, of)
 	for _, r := range removals {
 		if of(r) {
@@ -154,7 +154,7 @@ func remove[A any](
 	return publishAll(g, doing, accessor, args, all)
 }
 
-func subjectTag(s plan.Subject) names.Tag { return s.Tag }
+func subjectTag(s plan.Subject) names.Tag { return s.Tag() }
 
 // prealloc returns empty slices with capacity for the wanted elements.
 func prealloc[A, E any](of []E, wanted func(E) bool) ([]Published, []A) {

@@ -16,7 +16,7 @@ type volumeReader struct {
 func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 	tags := make([]names.VolumeTag, len(facts))
 	for i, f := range facts {
-		tags[i] = f.Tag.(names.VolumeTag)
+		tags[i] = f.Tag().(names.VolumeTag)
 	}
 	return tags
 }
@@ -39,7 +39,7 @@ func (r volumeReader) infos(facts []*plan.Fact) error {
 // volumeGrowth holds the parameters for growing a volume, and what is recorded about it.
 type volumeGrowth struct {
 	storage.VolumeResizeParams
-	recorded params.Volume
+	recorded params.VolumeInfo
 }
 
 // growths completes the facts of volumes that are wanted larger than they are.
@@ -53,10 +53,10 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult
 		return err
 	}
 	for i, f := range facts {
-		if tag := f.Tag.(names.VolumeTag); grows(f) {
+		if tag := f.Tag().(names.VolumeTag); grows(f) {
 			f.Args = volumeGrowth{
 				storage.VolumeResizeParams{Tag: tag, VolumeId: f.ID, Size: f.Wanted},
-				params.Volume{VolumeTag: tag.String(), Info: recorded[i].Result.Info},
+				recorded[i].Result.Info,
 			}
 		}
 	}
@@ -83,7 +83,7 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 func (r volumeReader) creations(facts []*plan.Fact) error {
 	return r.params(facts, func(f *plan.Fact, p params.VolumeParams) error {
 		args := storage.VolumeParams{
-			Tag:          f.Tag.(names.VolumeTag),
+			Tag:          f.Tag().(names.VolumeTag),
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
 			Attributes:   p.Attributes,
@@ -102,7 +102,7 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 		case f.Attempted:
 			// Look for what may have been made, wherever it is to be attached now.
 		case f.Life == plan.Alive:
-			r.config.Log.Warningf("%s has no attachment parameters: it is not created", f.Key)
+			r.config.Log.Warningf("%s has no attachment parameters: it is not created", f.Key())
 			return nil
 		default:
 			return nil
@@ -167,25 +167,27 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 	return err
 }
 
-// volumeOnWire returns the info of a volume as the state records it.
-func volumeOnWire(tag names.VolumeTag, info storage.VolumeInfo) params.Volume {
-	return params.Volume{
-		VolumeTag: tag.String(),
-		Info: params.VolumeInfo{
-			VolumeId:   info.VolumeId,
-			HardwareId: info.HardwareId,
-			WWN:        info.WWN,
-			Size:       info.Size,
-			Persistent: info.Persistent,
-		},
+// volumeInfoOnWire returns the info of a volume as the state records it.
+func volumeInfoOnWire(info storage.VolumeInfo) params.VolumeInfo {
+	return params.VolumeInfo{
+		VolumeId:   info.VolumeId,
+		HardwareId: info.HardwareId,
+		WWN:        info.WWN,
+		Size:       info.Size,
+		Persistent: info.Persistent,
 	}
 }
 
+// volumeOnWire returns a volume as the state records it.
+func volumeOnWire(s plan.Subject, info params.VolumeInfo) params.Volume {
+	return params.Volume{VolumeTag: s.TagText(), Info: info}
+}
+
 // volumeAttachmentOnWire returns the info of a volume attachment as the state records it.
-func volumeAttachmentOnWire(a storage.VolumeAttachment) params.VolumeAttachment {
+func volumeAttachmentOnWire(s plan.Subject, a storage.VolumeAttachment) params.VolumeAttachment {
 	wire := params.VolumeAttachment{
-		VolumeTag:  a.Volume.String(),
-		MachineTag: a.Machine.String(),
+		VolumeTag:  s.TagText(),
+		MachineTag: s.Key().Host,
 		Info: params.VolumeAttachmentInfo{
 			DeviceName: a.DeviceName,
 			DeviceLink: a.DeviceLink,

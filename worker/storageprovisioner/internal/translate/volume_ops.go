@@ -59,8 +59,8 @@ func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
 			if err := checkCreated(p.Tag, r.Volume.Tag, r.Volume.VolumeId); err != nil {
 				return unknownResult(err)
 			}
-			wire := volumeOnWire(p.Tag, r.Volume.VolumeInfo)
-			wire.Info.New = o.isNew(call, p.Tag, r.Volume.VolumeId)
+			wire := volumeInfoOnWire(r.Volume.VolumeInfo)
+			wire.New = o.isNew(call, p.Tag, r.Volume.VolumeId)
 			result := plan.Result{ID: r.Volume.VolumeId, Info: wire, Size: r.Volume.Size}
 			if a := r.VolumeAttachment; a != nil {
 				machine := a.Machine
@@ -71,9 +71,11 @@ func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
 					return unknownResult(err)
 				}
 				o.noteFile(call, p.Tag, r.Volume.VolumeId)
-				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
-				result.AttachedInfo = storage.VolumeAttachment{
-					Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
+				result.Attached = &plan.Attached{
+					Key: plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()},
+					Info: storage.VolumeAttachment{
+						Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
+					},
 				}
 			}
 			return result
@@ -161,7 +163,7 @@ func (o volumeOperations) resize(call Call, items []plan.Item) []plan.Result {
 	if !ok {
 		return FailAll(items, cannotGrow("volumes"))
 	}
-	return callSource(call, items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
+	return callSource(call, items, arguments(items, func(item *plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
 		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
 			args := make([]storage.VolumeResizeParams, len(growths))
 			for i, g := range growths {
@@ -173,7 +175,7 @@ func (o volumeOperations) resize(call Call, items []plan.Item) []plan.Result {
 			if r.Error != nil || r.VolumeInfo == nil {
 				return plan.Result{Err: errorOrMissing(r.Error, "volume")}
 			}
-			g.recorded.Info.Size = r.VolumeInfo.Size
+			g.recorded.Size = r.VolumeInfo.Size
 			return growResult(g.recorded, r.VolumeInfo.Size, g.Size)
 		})
 }
@@ -187,7 +189,7 @@ func errorOrMissing(err error, what string) error {
 }
 
 // volumeParams returns the parameters for creating a volume.
-func volumeParams(item plan.Item) storage.VolumeParams {
+func volumeParams(item *plan.Item) storage.VolumeParams {
 	p := item.Args.(storage.VolumeParams)
 	if p.Attachment != nil {
 		attachment := *p.Attachment
@@ -200,12 +202,12 @@ func volumeParams(item plan.Item) storage.VolumeParams {
 // volumeAttachmentParams returns the parameters for attaching or detaching a volume. An
 // attachment that the state has dropped since it was made has no parameters, and is detached
 // by its key alone.
-func volumeAttachmentParams(item plan.Item) storage.VolumeAttachmentParams {
+func volumeAttachmentParams(item *plan.Item) storage.VolumeAttachmentParams {
 	p, ok := item.Args.(storage.VolumeAttachmentParams)
 	if !ok {
-		p.Machine, _ = names.ParseTag(item.Key.Host)
+		p.Machine, _ = names.ParseTag(item.Key().Host)
 	}
-	p.Volume = item.Tag.(names.VolumeTag)
+	p.Volume = item.Tag().(names.VolumeTag)
 	p.VolumeId = item.ID
 	p.InstanceId = instance.Id(item.Instance)
 	return p

@@ -307,7 +307,7 @@ func (l *loop) read() job {
 				l.backing.setNew(volume)
 			}
 			l.observe(entities)
-			l.devicesRead(devices)
+			l.devicesRead(volumes, devices)
 			l.machinesRead(machines)
 			if l.core.HasUnread() {
 				// There is more to read: the next job reuses this slice.
@@ -351,14 +351,8 @@ func (l *loop) observeKinds(entities []plan.Fact, attachments bool) {
 	}
 }
 
-// device is what was read of a volume's block device.
-type device struct {
-	volume string
-	result params.BlockDeviceResult
-}
-
 // lookUp reads the block devices of volumes on the worker's machine.
-func lookUp(config setup, volumes []plan.Lookup) ([]device, error) {
+func lookUp(config setup, volumes []plan.Lookup) ([]params.BlockDeviceResult, error) {
 	if len(volumes) == 0 {
 		return nil, nil
 	}
@@ -368,37 +362,29 @@ func lookUp(config setup, volumes []plan.Lookup) ([]device, error) {
 	for i, volume := range volumes {
 		ids[i] = params.MachineStorageId{MachineTag: machineTag, AttachmentTag: volume.TagText}
 	}
-	results, err := translate.CallAccessor(config.guard, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
-	if err != nil {
-		return nil, err
-	}
-	devices := make([]device, len(volumes))
-	for i, volume := range volumes {
-		devices[i] = device{volume.Volume, results[i]}
-	}
-	return devices, nil
+	return translate.CallAccessor(config.guard, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
 }
 
 // devicesRead handles the block devices that have been read. A device that is not found, or
 // has no name, is looked up again when the machine's block devices change.
-func (l *loop) devicesRead(devices []device) {
-	for _, d := range devices {
-		if !l.core.DeviceWatched(d.volume) {
+func (l *loop) devicesRead(lookups []plan.Lookup, results []params.BlockDeviceResult) {
+	for i := range results {
+		volume, device, err := lookups[i].Volume, &results[i].Result, results[i].Error
+		if !l.core.DeviceWatched(volume) {
 			continue
 		}
-		err := d.result.Error
 		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v; will be retried", d.volume, err)
-			l.backing.forgetDevice(d.volume)
-			l.core.DeviceUnreadable(d.volume)
+			l.config.Logger.Warningf("reading the block device of volume %s: %v; will be retried", volume, err)
+			l.backing.forgetDevice(volume)
+			l.core.DeviceUnreadable(volume)
 			continue
 		}
-		known := err == nil && d.result.Result.DeviceName != ""
+		known := err == nil && device.DeviceName != ""
 		if known {
-			l.backing.setDevice(d.volume, d.result.Result)
+			l.backing.setDevice(volume, *device)
 		} else {
-			l.backing.forgetDevice(d.volume)
+			l.backing.forgetDevice(volume)
 		}
-		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "", d.result.Result.Size)
+		l.core.DeviceKnown(volume, known, device.UUID != "", device.Size)
 	}
 }

@@ -98,8 +98,8 @@ func (l *loop) overdue(call *timedCall) {
 // explainLimit adds the time limit to the errors of a call that was cancelled because it had
 // reached that limit.
 func explainLimit(ctx context.Context, results []plan.Result) {
-	var reached limitReached
-	if !errors.As(context.Cause(ctx), &reached) {
+	reached, ok := context.Cause(ctx).(limitReached)
+	if !ok {
 		return
 	}
 	for i := range results {

@@ -116,9 +116,12 @@ func newOperation(batch plan.Batch, key plan.Key) Operation {
 }
 
 func (o *observer) started(batch plan.Batch) {
-	if o.Observer == nil {
-		return
+	if o.Observer != nil {
+		o.notifyStarted(batch)
 	}
+}
+
+func (o *observer) notifyStarted(batch plan.Batch) {
 	o.notify(len(batch.Items), func(i int) {
 		o.OperationStarted(newOperation(batch, batch.Items[i].Key()))
 	})
@@ -132,9 +135,12 @@ func (o *observer) notify(n int, f func(int)) {
 }
 
 func (o *observer) finished(resp response) {
-	if o.Observer == nil {
-		return
+	if o.Observer != nil {
+		o.notifyFinished(resp)
 	}
+}
+
+func (o *observer) notifyFinished(resp response) {
 	o.notify(len(resp.results), func(i int) {
 		result := resp.results[i]
 		o.OperationFinished(newOperation(resp.batch, result.Key()), outcomeOf(result), resp.took, result.Err)

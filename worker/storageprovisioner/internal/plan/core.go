@@ -64,6 +64,8 @@ type Core struct {
 
 	queues  []*queue
 	sources map[Source]*queue
+	// lastQueue is the queue that was last looked up, usually also the next.
+	lastQueue *queue
 	// issuers are all issuers so far; issuersBySource holds them by source, without the pool.
 	issuers         []*issuer
 	issuersBySource map[Source]*issuer

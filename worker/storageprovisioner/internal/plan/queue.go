@@ -73,12 +73,16 @@ func (c *Core) enqueue(e *entity) {
 }
 
 func (c *Core) queue(source Source) *queue {
+	if q := c.lastQueue; q != nil && q.source == source {
+		return q
+	}
 	q, ok := c.sources[source]
 	if !ok {
 		q = &queue{source: source, limit: 1, issuer: c.issuer(source)}
 		c.sources[source] = q
 		c.queues = append(c.queues, q)
 	}
+	c.lastQueue = q
 	return q
 }
 

@@ -79,7 +79,14 @@ func NewReader(state State, config ReaderConfig) *Reader {
 // capacity suffices.
 func (r *Reader) Read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact, error) {
 	all := slices.Grow(buffer, len(subjects))[:len(subjects)]
+	n := make(map[plan.Kind]int)
+	for _, s := range subjects {
+		n[s.Kind()]++
+	}
 	byKind := make(map[plan.Kind][]*plan.Fact)
+	for kind, n := range n {
+		byKind[kind] = make([]*plan.Fact, 0, n)
+	}
 	for i, s := range subjects {
 		all[i].Subject = s
 		byKind[s.Kind()] = append(byKind[s.Kind()], &all[i])

@@ -47,7 +47,11 @@ func (s State) Publish(p plan.Publication) ([]Published, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
+		if all == nil {
+			all = some // usually the only list
+		} else {
+			all = append(all, some...)
+		}
 	}
 	return all, nil
 }

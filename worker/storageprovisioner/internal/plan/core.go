@@ -165,7 +165,7 @@ func (c *Core) Due(values []any) {
 				continue
 			}
 			v.phase = idle
-			v.work.due = time.Time{}
+			v.work.failures.due = time.Time{}
 			c.settle(v)
 		}
 	}
@@ -192,10 +192,10 @@ func (c *Core) settle(e *entity) {
 	case need != nil:
 		c.await(e, need)
 	case e.stalled != notStalled || e.phase == queued:
-	case !e.work.due.IsZero():
+	case !e.failed().due.IsZero():
 		c.makeIdle(e)
 		e.phase = scheduled
-		c.options.Timetable.Add(e, e, e.work.due)
+		c.options.Timetable.Add(e, e, e.work.failures.due)
 	case op == Remove:
 		c.publish(e)
 	default:
@@ -218,7 +218,8 @@ func (c *Core) clearWork(e *entity) {
 
 // hasFailed reports whether the entity's operation has failed.
 func (e *entity) hasFailed() bool {
-	return e.work != nil && e.work.attempts+e.work.transient > 0
+	f := e.failed()
+	return f.attempts+f.transient > 0
 }
 
 // refresh forgets the failures of an entity's operation, so that the operation may start at
@@ -226,11 +227,8 @@ func (e *entity) hasFailed() bool {
 func (c *Core) refresh(e *entity) {
 	c.makeIdle(e)
 	e.stalled = notStalled
-	if w := e.work; w != nil {
-		w.attempts, w.transient = 0, 0
-		w.due = time.Time{}
-		w.failure = ""
-		w.granted = false
+	if e.work != nil {
+		e.work.failures = nil
 	}
 }
 

@@ -216,18 +216,8 @@ type work struct {
 	// args and owner are those of the entity's [Fact].
 	args  any
 	owner *storage.Owner
-	// attempts counts the failures of the operation in a row; due is when the operation is
-	// tried next, zero if it may start at once.
-	attempts int
-	due      time.Time
-	// transient counts the transient failures, which attempts does not include.
-	transient int
-	// failure is the message of the last failure.
-	failure string
-	// granted says that a resync allows one more attempt at an operation that has been
-	// given up. The attempt is not counted, and a failure that the status already shows
-	// is not reported again.
-	granted bool
+	// failures is nil unless the operation has failed, or is under way for too long.
+	failures *failures
 	// wait is what a waiting entity is registered with, nil for any other; next and previous
 	// are its neighbours there.
 	wait           awaited
@@ -238,6 +228,38 @@ type work struct {
 	// result is kept until it is published; refused describes the failures to publish it.
 	result  *Result
 	refused *refusal
+}
+
+// failures describes the failures of an operation.
+type failures struct {
+	// attempts counts the failures in a row; due is when the operation is tried next, zero if
+	// it may start at once.
+	attempts int
+	due      time.Time
+	// transient counts the transient failures, which attempts does not include.
+	transient int
+	// message is that of the last failure.
+	message string
+	// granted says that a resync allows one more attempt at an operation that has been
+	// given up. The attempt is not counted, and a failure that the status already shows
+	// is not reported again.
+	granted bool
+}
+
+// failed returns the failures of the entity's operation.
+func (e *entity) failed() failures {
+	if e.work == nil || e.work.failures == nil {
+		return failures{}
+	}
+	return *e.work.failures
+}
+
+// ensureFailures returns the failures of an operation, to be changed.
+func (w *work) ensureFailures() *failures {
+	if w.failures == nil {
+		w.failures = &failures{}
+	}
+	return w.failures
 }
 
 // refusal describes the failed attempts to publish a result, or to read an entity.

@@ -73,9 +73,9 @@ func (c *Core) Overdue(batch Batch, taken time.Duration) {
 		if e.phase != running || e.op != batch.Op || e.orphan || e.life == Gone {
 			continue
 		}
-		e.work.failure = fmt.Sprintf("under way since %s, longer than its time limit of %s", since, taken)
+		e.work.ensureFailures().message = fmt.Sprintf("under way since %s, longer than its time limit of %s", since, taken)
 		if e.op == Resize {
-			c.reportGrowth(e, fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.work.failure))
+			c.reportGrowth(e, fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.failed().message))
 		} else {
 			c.reportStatus(e, retryStatus[e.op], e.failureMessage())
 		}
@@ -121,9 +121,10 @@ func (c *Core) finishCheck(e *entity, r *Result) {
 	case e.life != Alive, c.CheckFailureReported(*r):
 	case r.Err != nil && (r.Unknown || r.Untried || !storage.IsPermanent(r.Err)):
 		// The check itself failed, and is repeated later.
-		w.failure = r.Err.Error()
-		w.attempts++
-		w.due = c.now.Add(c.options.Retry.Delay(w.attempts))
+		f := w.ensureFailures()
+		f.message = r.Err.Error()
+		f.attempts++
+		f.due = c.now.Add(c.options.Retry.Delay(f.attempts))
 		e.flags.set(checkDue, true)
 	case r.Err != nil && e.flags.has(repairRequested):
 		c.reattach(e)
@@ -218,7 +219,7 @@ func (c *Core) fail(e *entity, r *Result) {
 	case e.makes() && storage.IsIncomplete(r.Err):
 		e.stalled, e.unresolved = deferred, false
 		e.madeNothing()
-		e.work.failure = r.Err.Error()
+		e.work.ensureFailures().message = r.Err.Error()
 	default:
 		c.noteFailure(e, r)
 	}
@@ -248,38 +249,38 @@ func (c *Core) fail(e *entity, r *Result) {
 }
 
 func (c *Core) noteFailure(e *entity, r *Result) {
-	w := e.work
-	w.failure = r.Err.Error()
+	f := e.work.ensureFailures()
+	f.message = r.Err.Error()
 	wasUnresolved := e.unresolved
 	e.unresolved = e.mayStillRun(r.Err)
 	var delay time.Duration
 	quick := errors.Is(r.Err, storage.ErrTransient) && !e.unresolved && !isFinal(r.Err)
 	if quick {
-		delay, quick = c.options.Retry.delayTransient(w.transient + 1)
+		delay, quick = c.options.Retry.delayTransient(f.transient + 1)
 	}
-	granted := w.granted
-	w.granted = false
+	granted := f.granted
+	f.granted = false
 	if quick {
-		w.transient++
+		f.transient++
 	} else {
 		if !granted {
-			w.attempts++
+			f.attempts++
 		}
-		delay = c.options.Retry.Delay(w.attempts)
+		delay = c.options.Retry.Delay(f.attempts)
 	}
 	switch {
 	case e.unresolved:
 	case isFinal(r.Err):
 		e.stalled = givenUp
-	case !quick && c.options.Retry.exhausted(e.op, w.attempts):
+	case !quick && c.options.Retry.exhausted(e.op, f.attempts):
 		e.stalled = givenUp
-		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
+		f.message = fmt.Sprintf("%s (gave up after %d attempts)", f.message, f.attempts)
 	}
 	if e.makes() && !r.Untried {
 		c.noteMade(e, r, wasUnresolved)
 	}
 	if e.stalled == notStalled {
-		w.due = c.now.Add(delay)
+		f.due = c.now.Add(delay)
 	}
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored), granted && e.givenUpReported():
@@ -323,13 +324,13 @@ var retryStatus = [ops]status.Status{
 func (e *entity) failureMessage() string {
 	switch {
 	case e.op != Destroy:
-		return e.work.failure
+		return e.failed().message
 	case e.kind == Filesystem:
-		return "removing filesystem: " + e.work.failure
+		return "removing filesystem: " + e.failed().message
 	case e.release:
-		return "releasing volume: " + e.work.failure
+		return "releasing volume: " + e.failed().message
 	}
-	return "destroying volume: " + e.work.failure
+	return "destroying volume: " + e.failed().message
 }
 
 // mayStillRun reports whether the entity's operation may be going on after an error. Once that

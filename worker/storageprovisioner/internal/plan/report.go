@@ -100,10 +100,10 @@ func (c *Core) pending(e *entity) Pending {
 			Failures: u.attempts, Failure: u.message, Due: u.due,
 		}
 	}
-	w := e.work
+	w, f := e.work, e.failed()
 	p := Pending{
 		Key: e.key(), Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: w.since,
-		Failures: w.attempts + w.transient, Failure: w.failure, Due: w.due,
+		Failures: f.attempts + f.transient, Failure: f.message, Due: f.due,
 	}
 	if e.phase == publishing {
 		p.Failures, p.Failure, p.Due = 0, "", time.Time{}
@@ -116,8 +116,8 @@ func (c *Core) pending(e *entity) Pending {
 
 func (e *entity) waitsFor() string {
 	switch {
-	case e.stalled == deferred && e.work.failure != "":
-		return "its parameters to be complete: " + e.work.failure
+	case e.stalled == deferred && e.failed().message != "":
+		return "its parameters to be complete: " + e.failed().message
 	case e.stalled == deferred:
 		return "its provider to allow the operation"
 	case e.phase != waiting:

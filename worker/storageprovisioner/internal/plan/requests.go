@@ -102,7 +102,8 @@ func (c *Core) Resync() {
 		case notStalled:
 			continue
 		case givenUp:
-			e.stalled, e.work.granted = notStalled, true
+			e.stalled = notStalled
+			e.work.ensureFailures().granted = true
 		case deferred:
 			c.refresh(e)
 		}

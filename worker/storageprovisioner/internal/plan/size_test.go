@@ -14,4 +14,7 @@ func TestEntitySize(t *testing.T) {
 	if size := unsafe.Sizeof(common{}); size > 96 {
 		t.Errorf("what a volume shares with its attachments has %d bytes", size)
 	}
+	if size := unsafe.Sizeof(work{}); size > 112 {
+		t.Errorf("what there is to do about an entity has %d bytes", size)
+	}
 }

@@ -119,15 +119,15 @@ func (e *entity) atRestMessage() string {
 	switch {
 	case !e.growing():
 		return e.remark()
-	case e.work.failure == "":
+	case e.failed().message == "":
 		return fmt.Sprintf("growing to %d MiB", e.common.wanted)
 	case e.cannotGrow():
-		return fmt.Sprintf("cannot grow to %d MiB: %s", e.common.wanted, e.work.failure)
+		return fmt.Sprintf("cannot grow to %d MiB: %s", e.common.wanted, e.failed().message)
 	}
-	return fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.work.failure)
+	return fmt.Sprintf("growing to %d MiB: %s", e.common.wanted, e.failed().message)
 }
 
 // growing reports whether an entity is to grow; cannotGrow reports whether its last attempt to
 // grow has failed and is not going on.
 func (e *entity) growing() bool    { return e.op == Resize && e.phase != publishing }
-func (e *entity) cannotGrow() bool { return e.growing() && e.work.failure != "" && !e.unresolved }
+func (e *entity) cannotGrow() bool { return e.growing() && e.failed().message != "" && !e.unresolved }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
 // backing holds what the worker knows about block devices and filesystems, for the source of
@@ -54,7 +55,10 @@ func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
 func lookup[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if known := in.Get(tag.Id()); known != nil {
+	if in.Empty() {
+		return found, false
+	}
+	if known := in.Get(translate.TagID(tag)); known != nil {
 		return *known, true
 	}
 	return found, false
@@ -105,15 +109,15 @@ func (b *backing) requestFormat(volume string) bool {
 
 // EndFormatRequest ends a request of requestFormat after the call that used it. b must not be
 // nil.
-func (b *backing) EndFormatRequest(volume string) {
-	forget(b, &b.formatRequests, volume)
+func (b *backing) EndFormatRequest(volume names.VolumeTag) {
+	forgetTag(b, &b.formatRequests, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {
 	if b != nil {
-		remember(b, &b.filesystems, fs.Tag.Id(), fs)
+		remember(b, &b.filesystems, translate.TagID(fs.Tag), fs)
 		if fs.Volume != (names.VolumeTag{}) {
-			forget(b, &b.newVolumes, fs.Volume.Id())
+			forgetTag(b, &b.newVolumes, fs.Volume)
 		}
 	}
 }
@@ -131,15 +135,15 @@ func (b *backing) setNew(volume string) {
 	}
 }
 
-func (b *backing) SetFile(volume, path string) {
+func (b *backing) SetFile(volume names.VolumeTag, path string) {
 	if b != nil && path != "" {
-		remember(b, &b.files, volume, path)
+		remember(b, &b.files, translate.TagID(volume), path)
 	}
 }
 
-func (b *backing) ForgetFile(volume string) {
+func (b *backing) ForgetFile(volume names.VolumeTag) {
 	if b != nil {
-		forget(b, &b.files, volume)
+		forgetTag(b, &b.files, volume)
 	}
 }
 
@@ -157,4 +161,14 @@ func forget[T any](b *backing, in *byid.Map[T], id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in.Delete(id)
+}
+
+// forgetTag is forget by the tag of a volume. Usually there is nothing to forget, so that the ID
+// is not needed.
+func forgetTag[T any](b *backing, in *byid.Map[T], volume names.VolumeTag) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !in.Empty() {
+		in.Delete(translate.TagID(volume))
+	}
 }

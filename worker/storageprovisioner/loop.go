@@ -324,7 +324,7 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 			return
 		}
 		key := plan.Key{Kind: kind, ID: id}
-		if len(id) > translate.MaxIDLength || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
+		if len(id) > translate.MaxIDLength || !byid.IsNumber(id) && !l.core.Knows(key) && !valid(id) {
 			l.logInvalidID(fmt.Sprintf("watching %[1]ss: %[2]q is not a %[1]s ID", kind, guard.TruncateTo(id, translate.MaxIDLength)))
 			continue
 		}

@@ -81,6 +81,9 @@ func (m *Map[T]) Delete(id string) {
 	}
 }
 
+// Empty reports whether no ID has a value.
+func (m *Map[T]) Empty() bool { return m.pages == nil && m.others == nil }
+
 // Len returns the number of IDs with a value.
 func (m *Map[T]) Len() int {
 	n := len(m.others)

@@ -57,7 +57,7 @@ func TestMapAgreesWithBuiltinMap(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if m.Len() != len(want) {
+				if m.Len() != len(want) || m.Empty() != (len(want) == 0) {
 					t.Fatalf("Len is %d, not %d", m.Len(), len(want))
 				}
 				for id, value := range want {

@@ -166,7 +166,7 @@ func (c *Core) Observe(f Fact) {
 	}
 	foundRecorded := f.Recorded && f.ID != e.id && !e.kind.Attachment()
 	c.learn(e, &f)
-	if f.Instance != "" {
+	if h := e.host; f.Instance != "" && (h == nil || h.tag != f.Host || h.instance != f.Instance) {
 		c.Provisioned(f.Host, f.Instance)
 	}
 	c.settle(e)

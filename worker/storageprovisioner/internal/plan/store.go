@@ -24,15 +24,19 @@ func (c *Core) has(e *entity) bool {
 
 // entity returns the record of an entity, creating it if necessary.
 func (c *Core) entity(key Key) *entity {
-	if e := c.find(key); e != nil {
-		return e
-	}
 	var e *entity
 	if key.Kind.Attachment() {
-		e = newAttachment(key.Kind, c.entity(key.Storage()))
+		s := c.entity(key.Storage())
+		if a := s.common.attachments.find(key.Kind, key.Host); a != nil {
+			return a
+		}
+		e = newAttachment(key.Kind, s)
 		c.setHost(e, key.Host)
 		e.common.attachments.add(e)
 	} else {
+		if s := c.find(key); s != nil {
+			return s
+		}
 		e = newStorage(key)
 		c.storage[key.Kind].Set(key.ID, e)
 	}

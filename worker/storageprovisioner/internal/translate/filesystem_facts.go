@@ -124,6 +124,21 @@ func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, param
 	return err
 }
 
+// filesystemCreation holds the parameters for creating a filesystem: params without its
+// attachment, and the attachment, if the filesystem is to be attached.
+type filesystemCreation struct {
+	params     storage.FilesystemParams
+	attached   bool
+	attachment filesystemAttachment
+}
+
+// filesystemAttachment holds the parameters for attaching or detaching a filesystem, without
+// what its fact has.
+type filesystemAttachment struct {
+	storage.AttachmentParams
+	path string
+}
+
 func (r filesystemReader) creations(facts []*plan.Fact) error {
 	return r.params(facts, func(f *plan.Fact, p params.FilesystemParams) error {
 		volume, err := r.setBacking(f, p.VolumeTag)
@@ -133,14 +148,14 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 		if p.VolumeNew && f.Backing != "" {
 			r.NewVolumes = append(r.NewVolumes, f.Backing)
 		}
-		args := storage.FilesystemParams{
+		args := filesystemCreation{params: storage.FilesystemParams{
 			Tag:          f.Tag().(names.FilesystemTag),
 			Volume:       volume,
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
 			Attributes:   p.Attributes,
 			ResourceTags: p.Tags,
-		}
+		}}
 		if p.Attachment != nil {
 			if err := checkAttachmentParams(f, p.Attachment.FilesystemTag, p.Attachment.Provider, p.Provider); err != nil {
 				return err
@@ -149,11 +164,8 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			if !ok {
 				return err
 			}
-			args.Attachment = &storage.FilesystemAttachmentParams{
-				AttachmentParams: attachment,
-				Filesystem:       args.Tag,
-				Path:             r.mountPoint(f, p.Attachment.MountPoint),
-			}
+			args.attached = true
+			args.attachment = filesystemAttachment{attachment, r.mountPoint(f, p.Attachment.MountPoint)}
 		}
 		f.Args = args
 		return nil
@@ -211,7 +223,7 @@ func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
 	if r.config.StorageDir == "" {
 		return ""
 	}
-	return filepath.Join(r.config.StorageDir, f.Tag().Id())
+	return filepath.Join(r.config.StorageDir, f.Key().ID)
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
@@ -235,7 +247,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = storage.FilesystemAttachmentParams{AttachmentParams: attachment, Path: path}
+		f.Args = filesystemAttachment{attachment, path}
 		return nil
 	})
 	if err != nil {

@@ -58,7 +58,7 @@ func (o filesystemOperations) endFormatRequests(args []storage.FilesystemParams)
 		return
 	}
 	for _, p := range args {
-		o.backing.EndFormatRequest(p.Volume.Id())
+		o.backing.EndFormatRequest(p.Volume)
 	}
 }
 
@@ -136,11 +136,12 @@ func (o filesystemOperations) resize(call Call, items []plan.Item) []plan.Result
 
 // filesystemParams returns the parameters for creating a filesystem.
 func filesystemParams(item *plan.Item) storage.FilesystemParams {
-	p := item.Args.(storage.FilesystemParams)
-	if p.Attachment != nil {
-		attachment := *p.Attachment
-		attachment.InstanceId = instance.Id(item.Instance)
-		p.Attachment = &attachment
+	args := item.Args.(filesystemCreation)
+	p := args.params
+	if args.attached {
+		a := args.attachment
+		p.Attachment = &storage.FilesystemAttachmentParams{AttachmentParams: a.AttachmentParams, Filesystem: p.Tag, Path: a.path}
+		p.Attachment.InstanceId = instance.Id(item.Instance)
 	}
 	return p
 }
@@ -149,12 +150,12 @@ func filesystemParams(item *plan.Item) storage.FilesystemParams {
 // An attachment that the state has dropped since it was made has no parameters, and is
 // detached by its key alone.
 func filesystemAttachmentParams(item *plan.Item) storage.FilesystemAttachmentParams {
-	p, ok := item.Args.(storage.FilesystemAttachmentParams)
+	a, ok := item.Args.(filesystemAttachment)
 	if !ok {
-		p.Machine, _ = names.ParseTag(item.Key().Host)
+		a.Machine, _ = names.ParseTag(item.Key().Host)
 	}
-	p.Filesystem = item.Tag().(names.FilesystemTag)
-	p.FilesystemId = item.ID
-	p.InstanceId = instance.Id(item.Instance)
-	return p
+	a.InstanceId = instance.Id(item.Instance)
+	return storage.FilesystemAttachmentParams{
+		AttachmentParams: a.AttachmentParams, Filesystem: item.Tag().(names.FilesystemTag), FilesystemId: item.ID, Path: a.path,
+	}
 }

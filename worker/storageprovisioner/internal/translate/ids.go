@@ -56,6 +56,15 @@ func ParseStorageTag(kind plan.Kind, tag string) (string, error) {
 	return parsed.Id(), nil
 }
 
+// TagID returns the ID in the tag of a volume or filesystem. Like ParseStorageTag it avoids
+// regular expressions, which the method Id of a tag uses.
+func TagID(tag names.Tag) string {
+	if _, id, _ := strings.Cut(tag.String(), "-"); byid.IsNumber(id) {
+		return id
+	}
+	return tag.Id()
+}
+
 // attachmentIDs returns the IDs with which accessors identify attachments.
 func attachmentIDs(facts []*plan.Fact) []params.MachineStorageId {
 	ids := make([]params.MachineStorageId, len(facts))

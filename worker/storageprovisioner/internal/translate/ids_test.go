@@ -25,3 +25,14 @@ func FuzzIDs(f *testing.F) {
 		}
 	})
 }
+
+// TagID returns what the method Id of the tag returns.
+func TestTagID(t *testing.T) {
+	for _, id := range []string{"0", "17", "0/3", "2/lxd/0/3", "mysql/0/3", "my-sql/0/3", "123456789012345678901"} {
+		for _, tag := range []names.Tag{names.NewVolumeTag(id), names.NewFilesystemTag(id)} {
+			if got := TagID(tag); got != id || got != tag.Id() {
+				t.Errorf("ID of %s: got %q, want %q", tag, got, id)
+			}
+		}
+	}
+}

@@ -80,15 +80,23 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 	return err
 }
 
+// volumeCreation holds the parameters for creating a volume: params without its attachment,
+// and the attachment, if the volume is to be attached.
+type volumeCreation struct {
+	params     storage.VolumeParams
+	attached   bool
+	attachment storage.AttachmentParams
+}
+
 func (r volumeReader) creations(facts []*plan.Fact) error {
 	return r.params(facts, func(f *plan.Fact, p params.VolumeParams) error {
-		args := storage.VolumeParams{
+		args := volumeCreation{params: storage.VolumeParams{
 			Tag:          f.Tag().(names.VolumeTag),
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
 			Attributes:   p.Attributes,
 			ResourceTags: p.Tags,
-		}
+		}}
 		switch {
 		case p.Attachment != nil:
 			if err := checkAttachmentParams(f, p.Attachment.VolumeTag, p.Attachment.Provider, p.Provider); err != nil {
@@ -98,7 +106,7 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 			if !ok {
 				return err
 			}
-			args.Attachment = &storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: args.Tag}
+			args.attached, args.attachment = true, attachment
 		case f.Attempted:
 			// Look for what may have been made, wherever it is to be attached now.
 		case f.Life == plan.Alive:
@@ -161,7 +169,7 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = storage.VolumeAttachmentParams{AttachmentParams: attachment}
+		f.Args = attachment
 		return nil
 	})
 	return err

@@ -13,9 +13,9 @@ import (
 // Backing receives the paths of the files of attached volumes, and the format requests that
 // calls have used. It may hold a nil pointer for which SetFile and ForgetFile do nothing.
 type Backing interface {
-	SetFile(volume, path string)
-	ForgetFile(volume string)
-	EndFormatRequest(volume string)
+	SetFile(volume names.VolumeTag, path string)
+	ForgetFile(names.VolumeTag)
+	EndFormatRequest(names.VolumeTag)
 }
 
 // VolumeOperations returns the operations of a volume source. with holds the source and its
@@ -72,7 +72,7 @@ func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
 				}
 				o.noteFile(call, p.Tag, r.Volume.VolumeId)
 				result.Attached = &plan.Attached{
-					Key: plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()},
+					Key: plan.Key{Kind: plan.VolumeAttachment, ID: TagID(p.Tag), Host: machine.String()},
 					Info: storage.VolumeAttachment{
 						Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
 					},
@@ -110,7 +110,7 @@ func (o volumeOperations) detach(call Call, items []plan.Item) []plan.Result {
 		return o.source.DetachVolumes(call.Ctx, args)
 	}, func(p storage.VolumeAttachmentParams, err error) plan.Result {
 		if err == nil {
-			o.backing.ForgetFile(p.Volume.Id())
+			o.backing.ForgetFile(p.Volume)
 		}
 		return plan.Result{Err: err}
 	})
@@ -133,7 +133,7 @@ func (o volumeOperations) isNew(call Call, tag names.VolumeTag, id string) (isNe
 func (o volumeOperations) noteFile(call Call, tag names.VolumeTag, id string) {
 	if files, ok := o.source.(storage.FileVolumes); ok {
 		_ = call.Guard.Call(guard.Provider, func() string { return "getting the file of " + names.ReadableString(tag) }, func() {
-			o.backing.SetFile(tag.Id(), files.VolumeFile(id))
+			o.backing.SetFile(tag, files.VolumeFile(id))
 		})
 	}
 }
@@ -190,11 +190,11 @@ func errorOrMissing(err error, what string) error {
 
 // volumeParams returns the parameters for creating a volume.
 func volumeParams(item *plan.Item) storage.VolumeParams {
-	p := item.Args.(storage.VolumeParams)
-	if p.Attachment != nil {
-		attachment := *p.Attachment
-		attachment.InstanceId = instance.Id(item.Instance)
-		p.Attachment = &attachment
+	args := item.Args.(volumeCreation)
+	p := args.params
+	if args.attached {
+		p.Attachment = &storage.VolumeAttachmentParams{AttachmentParams: args.attachment, Volume: p.Tag}
+		p.Attachment.InstanceId = instance.Id(item.Instance)
 	}
 	return p
 }
@@ -203,12 +203,10 @@ func volumeParams(item *plan.Item) storage.VolumeParams {
 // attachment that the state has dropped since it was made has no parameters, and is detached
 // by its key alone.
 func volumeAttachmentParams(item *plan.Item) storage.VolumeAttachmentParams {
-	p, ok := item.Args.(storage.VolumeAttachmentParams)
+	p, ok := item.Args.(storage.AttachmentParams)
 	if !ok {
 		p.Machine, _ = names.ParseTag(item.Key().Host)
 	}
-	p.Volume = item.Tag().(names.VolumeTag)
-	p.VolumeId = item.ID
 	p.InstanceId = instance.Id(item.Instance)
-	return p
+	return storage.VolumeAttachmentParams{AttachmentParams: p, Volume: item.Tag().(names.VolumeTag), VolumeId: item.ID}
 }

@@ -131,7 +131,7 @@ func (o *observer) notifyStarted(batch plan.Batch) {
 func (o *observer) notify(n int, f func(int)) {
 	what := func(int) string { return "observing" }
 	// The guard logs a failed notification, which affects nothing else.
-	guard.Each(o.guard.CallInGoroutine, guard.Observer, n, what, f, func(int, error) {})
+	o.guard.EachInGoroutine(guard.Observer, n, what, f, func(int, error) {})
 }
 
 func (o *observer) finished(resp response) {

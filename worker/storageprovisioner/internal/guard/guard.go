@@ -97,14 +97,25 @@ func (g *Guard) CallErr(origin Origin, what func() string, f func() error) (err 
 	return err
 }
 
-// Each calls f for each number below n, by way of call, which is Call or CallInGoroutine of a
-// guard. It passes a failure to failed and goes on with the next number.
-func Each(
-	call func(Origin, func() string, func()) error, origin Origin, n int,
-	what func(int) string, f func(int), failed func(int, error),
-) {
+// Each calls f for each number below n. It passes a failure to failed and goes on with the next
+// number. Like Call, it does not keep the goroutine from ending.
+func (g *Guard) Each(origin Origin, n int, what func(int) string, f func(int), failed func(int, error)) {
 	for i := 0; i < n; i++ {
-		err := call(origin, func() string { return what(i) }, func() {
+		err := g.Call(origin, func() string { return what(i) }, func() {
+			for ; i < n; i++ {
+				f(i)
+			}
+		})
+		if err != nil {
+			failed(i, err)
+		}
+	}
+}
+
+// EachInGoroutine is like Each, but runs f on separate goroutines, which f may end.
+func (g *Guard) EachInGoroutine(origin Origin, n int, what func(int) string, f func(int), failed func(int, error)) {
+	for i := 0; i < n; i++ {
+		err := g.CallInGoroutine(origin, func() string { return what(i) }, func() {
 			for ; i < n; i++ {
 				f(i)
 			}

@@ -141,7 +141,7 @@ func callSource[P, R any](
 		return results
 	}
 	results := make([]plan.Result, len(items))
-	guard.Each(call.Guard.Call, guard.Provider, len(items), func(i int) string { return call.Describe(items[i]) }, func(i int) {
+	call.Guard.Each(guard.Provider, len(items), func(i int) string { return call.Describe(items[i]) }, func(i int) {
 		r := result(args[i], got[i])
 		r.Err = guard.SanitizeError(r.Err)
 		results[i] = items[i].Ended(r)
@@ -170,7 +170,7 @@ func errorResult[P any](_ P, err error) plan.Result {
 func admit[P any](call Call, items []plan.Item, args []P, check func(P) plan.Result) ([]plan.Item, []P, []plan.Result) {
 	var held []plan.Result
 	kept := make([]bool, len(items))
-	guard.Each(call.Guard.CallInGoroutine, guard.Provider, len(items), func(i int) string { return call.Describe(items[i]) }, func(i int) {
+	call.Guard.EachInGoroutine(guard.Provider, len(items), func(i int) string { return call.Describe(items[i]) }, func(i int) {
 		var result plan.Result
 		if !items[i].Repeat {
 			result = check(args[i])

@@ -154,7 +154,8 @@ func remember[T any](b *backing, in *byid.Map[T], id string, value T) {
 		*known = value // repeated lookups update the entry in place
 		return
 	}
-	in.Set(id, &value)
+	added := value // so that only a new value is allocated
+	in.Set(id, &added)
 }
 
 func forget[T any](b *backing, in *byid.Map[T], id string) {

@@ -47,9 +47,14 @@ func (c *Core) entity(key Key) *entity {
 
 // newStorage returns the record of a volume or filesystem.
 func newStorage(key Key) *entity {
+	var record struct {
+		entity entity
+		common common
+	}
+	e := &record.entity
 	tag := key.Tag()
-	e := &entity{kind: key.Kind, common: &common{name: key.ID, tag: tag, text: tag.String()}}
-	e.storage = e
+	record.common = common{name: key.ID, tag: tag, text: tag.String()}
+	e.kind, e.storage, e.common = key.Kind, e, &record.common
 	return e
 }
 

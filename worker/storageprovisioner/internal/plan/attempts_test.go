@@ -110,6 +110,23 @@ func TestItemsOfBatchAreNotedIndividually(t *testing.T) {
 	}
 }
 
+// That an attempt to attach a volume has made nothing says nothing about the volume's other
+// attachments.
+func TestAttemptsOfAttachmentsEndIndividually(t *testing.T) {
+	s := play(t, remembering)
+	v := volume("0")
+	a, b := on("machine-1", v), on("machine-2", v)
+	s.observe(wanted(v, recorded), wanted(a, attempted, func(f *plan.Fact) { f.Instance = "" }), wanted(b))
+	_, ahead := s.notes()
+	s.check("attached", ahead, "attach volume attachment 0 on machine-2")
+	s.ends(b, failing(storage.NothingMade(errors.New("no"))))
+	if got := s.unmade(); !slices.Equal(got, []string{b.String()}) {
+		t.Errorf("taken back: %v", got)
+	}
+	s.observe(wanted(a, dying, attempted, recorded, func(f *plan.Fact) { f.Recorded = false }))
+	s.does("detach volume attachment 0 on machine-1")
+}
+
 // A volume that must wait once its attempt has been noted is created when the wait is over.
 func TestVolumeWaitingWhenNotedIsCreatedLater(t *testing.T) {
 	s := play(t, remembering)

@@ -47,8 +47,8 @@ type Fact struct {
 
 // Subject names an entity. Any goroutine may use it.
 type Subject struct {
-	// entity is the entity's record, of which the methods read only what does not change. The
-	// core may have dropped it.
+	// entity is the entity's record, which the core may have dropped. The exported methods read
+	// only the fields that do not change.
 	entity *entity
 	// Unattributed says that the source that provides the entity must be read even if nothing
 	// is to be done about the entity.

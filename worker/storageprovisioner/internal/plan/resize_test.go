@@ -66,6 +66,19 @@ func TestVolumeGrowsUntilItIsLargeEnough(t *testing.T) {
 	s.says()
 }
 
+// Reading the attachment of a volume that grows does not change the volume's status.
+// Behaviour G4.
+func TestAttachmentReadDuringGrowthKeepsStatus(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.attached(v, machine)
+	s.observe(wanted(v, growing(256, 512)))
+	s.does("resize volume 0")
+	s.says("volume 0 attached: ", "volume 0 attached: growing to 512 MiB")
+	s.observe(wanted(on(machine, v), recorded))
+	s.says()
+}
+
 // The status of a volume that this worker has not attached names what is known of it:
 // detached, or attaching.
 // Behaviour G4.

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"math"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
@@ -15,8 +17,9 @@ import (
 // Accessor is the model as one worker sees it: it implements all the accessor interfaces of
 // package worker/storageprovisioner, for one scope. It is safe for concurrent use.
 //
-// Each bulk call that changes something is one transaction: the changes that succeed are
-// recorded together, and each change that fails has its own error. The codes of errors are
+// Each bulk call that changes something is one transaction, or a few if the store is
+// [kv.Bounded]: the changes that succeed are recorded together, and each change that fails has
+// its own error. The codes of errors are
 // [params.CodeNotFound] for an entity that does not exist, [params.CodeNotProvisioned] for one
 // that exists but is not made yet, [params.CodeUnauthorized] for one outside this scope,
 // [params.CodeNotValid] for an impossible request, and [params.CodeStorageAttached] for
@@ -281,21 +284,37 @@ func viewEach[A, V, R any](
 	return results, nil
 }
 
-// updateEach calls set for each argument, all in one transaction. A set that returns an error
+// updateEach calls set for each argument, all in one transaction if the store allows that. A set that returns an error
 // must not have written anything.
 func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params.ErrorResult, error) {
 	results := make([]params.ErrorResult, len(args))
 	if len(args) == 0 {
 		return results, nil
 	}
-	err := a.st.update(func(tx *txn) error {
-		for n, arg := range args {
-			results[n].Error = params.ServerError(set(tx, arg))
+	atOnce := a.st.maxEntities()
+	for from := 0; from < len(args); from += atOnce {
+		to := min(from+atOnce, len(args))
+		err := a.st.update(func(tx *txn) error {
+			for n := from; n < to; n++ {
+				results[n].Error = params.ServerError(set(tx, args[n]))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, errors.Trace(err)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, errors.Trace(err)
 	}
 	return results, nil
+}
+
+// keysOfEntity is more than the number of keys that a change of one entity reads or writes: its
+// record, its index entry, and those of attachments, pool, machine and history.
+const keysOfEntity = 32
+
+// maxEntities returns how many entities a transaction may change.
+func (st *State) maxEntities() int {
+	if bounded, ok := st.store.(kv.Bounded); ok {
+		return max(1, bounded.MaxKeys()/keysOfEntity)
+	}
+	return math.MaxInt
 }

@@ -61,6 +61,12 @@ type SpaceChecker interface {
 	CheckSpace() error
 }
 
+// Bounded is an optional capability of a [Store] whose transactions cannot be arbitrarily large.
+type Bounded interface {
+	// MaxKeys returns how many keys a transaction may read, and how many it may write.
+	MaxKeys() int
+}
+
 // ErrUnknown is the error of an Update whose transaction may or may not have been committed:
 // the store cannot know, because its disk has failed or its server does not answer. The next
 // View shows the outcome. Until the store knows the outcome, the transaction is not visible:

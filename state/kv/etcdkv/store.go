@@ -79,7 +79,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Store implements [kv.Store] and [kv.Leaser].
+// Store implements [kv.Store], [kv.Bounded] and [kv.Leaser].
 type Store struct {
 	config Config
 	client *clientv3.Client
@@ -194,6 +194,13 @@ func (s *Store) Watch(ctx context.Context, prefix string, from kv.Start) (kv.Fee
 	}
 	return s.feeds.Add(prefix, existing)
 }
+
+// MaxKeys implements [kv.Bounded].
+func (s *Store) MaxKeys() int { return MaxTxnOps - reservedOps }
+
+// reservedOps is the number of operations of a transaction that are not the caller's: those of
+// its slot and of its lease.
+const reservedOps = 2
 
 // Lag returns how old the copy may be: it has everything that was committed before that time.
 func (s *Store) Lag() time.Duration {

@@ -13,8 +13,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
 // ValidatePath returns an error that satisfies errors.IsNotValid unless path can be a mount
@@ -181,21 +181,16 @@ func removeDirs(dirs []string) (gone string, err error) {
 // exists.
 func syncAround(gone string) error {
 	dir := filepath.Dir(gone)
-	around, err := openNoSymlinks(dir)
-	for errors.Is(err, errors.NotFound) && dir != "/" {
+	around, err := safepath.OpenReal(dir)
+	for errors.Is(err, unix.ENOENT) && dir != "/" {
 		dir = filepath.Dir(dir)
-		around, err = openNoSymlinks(dir)
+		around, err = safepath.OpenReal(dir)
 	}
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer around.Close()
-	readable, err := openDir(around)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer readable.Close()
-	return errors.Trace(fsync.File(readable))
+	return errors.Trace(around.Sync())
 }
 
 // removeDir removes a directory. If the directory is in use, it is left in place, and so must

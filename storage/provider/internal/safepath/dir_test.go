@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -182,7 +183,7 @@ func TestSettleSyncsOnce(t *testing.T) {
 	if err := os.Mkdir(top.Entry("old"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	settled.dirs = make(map[dirID]dirState) // it may have the inode of a removed directory
+	settled.dirs = make(map[dirID]*dirState) // it may have the inode of a removed directory
 	for _, err := range []error{top.Settle(), settleParent(top.Path())} {
 		if err != nil {
 			t.Fatal(err)
@@ -212,5 +213,66 @@ func TestSettleSyncsOnce(t *testing.T) {
 				t.Errorf("%s: synced %q, want %q: %v", test.name, got, want, err)
 			}
 		}
+	}
+}
+
+// Callers that ask for a sync while another one runs share the next one.
+func TestConcurrentSyncsAreShared(t *testing.T) {
+	failure := errors.New("input/output error")
+	for name, test := range map[string]struct {
+		first, second error // of the two syncs
+		want          error // of the callers that share the second
+	}{
+		"success":             {nil, nil, nil},
+		"second sync fails":   {nil, failure, failure},
+		"failure during wait": {failure, nil, failure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const sharing = 3
+				syncs, finish := make(chan bool, sharing), make(chan error)
+				r := registry{dirs: make(map[dirID]*dirState), syncFile: func(*os.File) error {
+					syncs <- true
+					return <-finish
+				}}
+				results := make(chan error, sharing)
+				ask := func() { go func() { results <- r.sync(dirID{}, nil) }() }
+				ask()
+				synctest.Wait()
+				for range sharing {
+					ask()
+				}
+				synctest.Wait()
+				if len(syncs) != 1 {
+					t.Fatalf("%d syncs run at once", len(syncs))
+				}
+				finish <- test.first
+				if err := <-results; !errors.Is(err, test.first) {
+					t.Errorf("the first caller got %v, want %v", err, test.first)
+				}
+				synctest.Wait()
+				if len(syncs) != 2 {
+					t.Fatalf("%d syncs have begun, want 2", len(syncs))
+				}
+				finish <- test.second
+				for range sharing {
+					if err := <-results; !errors.Is(err, test.want) {
+						t.Errorf("a caller that shares a sync got %v, want %v", err, test.want)
+					}
+				}
+				if len(syncs) != 2 || r.has(dirID{}) != (test.want == nil) {
+					t.Errorf("%d syncs, settled %v", len(syncs), r.has(dirID{}))
+				}
+				if test.want == nil {
+					return
+				}
+				// A failure affects only the callers that were there.
+				ask()
+				finish <- nil
+				if err := <-results; err != nil || !r.has(dirID{}) {
+					t.Errorf("a later caller got %v, settled %v", err, r.has(dirID{}))
+				}
+			})
+		})
 	}
 }

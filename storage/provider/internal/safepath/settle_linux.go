@@ -13,13 +13,14 @@ import (
 
 // settled is the state of the directories that this process knows. It belongs to the process,
 // not to a caller, because any caller may find a directory that another has left unsynced.
-var settled = registry{dirs: make(map[dirID]dirState)}
+var settled = registry{syncFile: fsync.File, dirs: make(map[dirID]*dirState)}
 
 // registry records the directories in which all names are durable. It is safe for concurrent
 // use.
 type registry struct {
-	mu   sync.Mutex
-	dirs map[dirID]dirState
+	syncFile func(*os.File) error
+	mu       sync.Mutex
+	dirs     map[dirID]*dirState
 }
 
 // dirID identifies a directory. A directory that is made after another was removed may get its
@@ -29,17 +30,24 @@ type dirID struct {
 	born     unix.StatxTimestamp
 }
 
+// dirState is the state of one directory.
 type dirState struct {
 	// settled means that no name in the directory waits for a sync, except names of callers
 	// that are about to sync it themselves.
 	settled bool
-	// failures counts the failed syncs. A successful sync that began before the last failure
-	// settles nothing.
-	failures int
+	// running is the sync that runs now, next the one that begins after it. Both may be nil.
+	running, next *dirSync
 }
 
-// Sync makes links, renames and unlinks in the directory durable. If it fails, the names in
-// the directory may be visible and still disappear in a power cut: see [Dir.Settle].
+// dirSync is a sync of a directory for all callers that asked for one before it began.
+type dirSync struct {
+	done chan struct{} // closed when the sync has ended with err
+	err  error
+}
+
+// Sync makes links, renames and unlinks in the directory durable. Concurrent callers share a
+// sync. If it fails, the names in the directory may be visible and still disappear in a power
+// cut: see [Dir.Settle].
 func (d *Dir) Sync() error {
 	id, err := d.id()
 	if err != nil {
@@ -69,7 +77,7 @@ func (d *Dir) Settle() error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if settled.get(id).settled {
+	if settled.has(id) {
 		return nil
 	}
 	return errors.Annotatef(settled.sync(id, d.f), "syncing %s", d.Path())
@@ -94,7 +102,7 @@ func (d *Dir) noteEmpty() error {
 	}
 	settled.mu.Lock()
 	defer settled.mu.Unlock()
-	settled.dirs[id] = dirState{settled: true, failures: settled.dirs[id].failures}
+	settled.dir(id).settled = true
 	return nil
 }
 
@@ -106,24 +114,46 @@ func (d *Dir) id() (dirID, error) {
 	return dirID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, st.Btime}, nil
 }
 
-func (r *registry) get(id dirID) dirState {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// dir returns the state of a directory. The caller must hold the mutex.
+func (r *registry) dir(id dirID) *dirState {
+	if r.dirs[id] == nil {
+		r.dirs[id] = &dirState{}
+	}
 	return r.dirs[id]
 }
 
-func (r *registry) sync(id dirID, dir *os.File) error {
-	before := r.get(id)
-	err := fsync.File(dir)
+func (r *registry) has(id dirID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.dirs[id]
-	switch {
-	case err != nil:
-		now = dirState{failures: now.failures + 1}
-	case now.failures == before.failures:
-		now.settled = true
+	return r.dir(id).settled
+}
+
+// sync syncs a directory. Callers that have to wait for a running sync share the next one.
+func (r *registry) sync(id dirID, dir *os.File) error {
+	r.mu.Lock()
+	state := r.dir(id)
+	if shared := state.next; shared != nil {
+		r.mu.Unlock()
+		<-shared.done
+		return errors.Trace(shared.err)
 	}
-	r.dirs[id] = now
-	return errors.Trace(err)
+	this, before := &dirSync{done: make(chan struct{})}, state.running
+	state.next = this
+	r.mu.Unlock()
+	if before != nil {
+		<-before.done
+	}
+	r.mu.Lock()
+	state.running, state.next = this, nil
+	r.mu.Unlock()
+	this.err = r.syncFile(dir)
+	if this.err == nil && before != nil {
+		// A sync that failed while the callers waited may have lost their names, too.
+		this.err = before.err
+	}
+	r.mu.Lock()
+	state.running, state.settled = nil, this.err == nil
+	r.mu.Unlock()
+	close(this.done)
+	return errors.Trace(this.err)
 }

@@ -174,6 +174,8 @@ func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, err
 }
 
 // attached records an attachment, and makes the device stay attached after this process ends.
+// A power cut detaches the device, so it may undo the record of the attachment too. It must
+// not undo the record of the sector size, since the contents may depend on it.
 func (c *call) attached(id string, rec record, found object.Identity, h *loopdev.Handle) error {
 	now := rec
 	now.Phase = object.PhaseAttached
@@ -182,8 +184,12 @@ func (c *call) attached(id string, rec record, found object.Identity, h *loopdev
 	if now.SectorSize == 0 {
 		now.SectorSize = h.SectorSize
 	}
+	save := c.Records.Note
+	if now.SectorSize != rec.SectorSize {
+		save = c.Records.Save
+	}
 	if !reflect.DeepEqual(now, rec) {
-		if err := c.Records.Save(id, now); err != nil {
+		if err := save(id, now); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -234,7 +240,13 @@ func (c *call) detach(volumeID string) error {
 		rec.Phase = object.PhaseReady
 	}
 	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
-	return errors.Trace(object.IgnoreNoSpace(c.Records.Save(id, rec)))
+	return errors.Trace(c.noteAttachment(id, rec))
+}
+
+// noteAttachment records how a volume is attached, or that it is not. It does not sync the
+// record: a power cut detaches the volume whatever the record says.
+func (c *call) noteAttachment(id string, rec record) error {
+	return object.IgnoreNoSpace(c.Records.Note(id, rec))
 }
 
 // detachDevice detaches one device. If the device is in use, neither device nor record
@@ -245,11 +257,11 @@ func (c *call) detachDevice(id string, rec record, d loopdev.Device) error {
 	saved := false
 	err := loopdev.Detach(c, d, func() error {
 		saved = true
-		return object.IgnoreNoSpace(c.Records.Save(id, detaching))
+		return c.noteAttachment(id, detaching)
 	})
 	if err != nil {
 		if saved {
-			if serr := object.IgnoreNoSpace(c.Records.Save(id, rec)); serr != nil {
+			if serr := c.noteAttachment(id, rec); serr != nil {
 				return errors.Annotatef(err, "(%v)", serr)
 			}
 		}

@@ -247,6 +247,7 @@ func (t *ownedTest) store() *record.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(store.Close)
 	return store
 }
 

@@ -25,7 +25,9 @@ import (
 func (t *loopTest) record(tag names.VolumeTag) record {
 	t.Helper()
 	var rec record
-	if err := t.Store().Load(tag.String(), &rec); err != nil {
+	store := t.Store()
+	defer store.Close() // the disk may be unmounted before the test ends
+	if err := store.Load(tag.String(), &rec); err != nil {
 		t.Fatal(err)
 	}
 	return rec
@@ -33,7 +35,9 @@ func (t *loopTest) record(tag names.VolumeTag) record {
 
 func (t *loopTest) saveRecord(tag names.VolumeTag, rec record) {
 	t.Helper()
-	if err := t.Store().Save(tag.String(), rec); err != nil {
+	store := t.Store()
+	defer store.Close() // the disk may be unmounted before the test ends
+	if err := store.Save(tag.String(), rec); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -41,6 +41,7 @@ func (t *managedTest) editRecord(edit func(*record)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer store.Close()
 	unlock, err := store.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -130,6 +130,9 @@ func (c *Call) End() {
 	if c.unlock != nil {
 		c.unlock()
 	}
+	if c.Records != nil {
+		c.Records.Close()
+	}
 }
 
 func (c *Call) NoSpace(size, available uint64) error {

@@ -96,6 +96,7 @@ func (c *Call) PurgeTrash(olderThan time.Time, beforehand func(records *record.S
 	if err != nil {
 		return errors.Trace(err)
 	}
+	defer records.Close()
 	entries, err := trash.Names()
 	if err != nil {
 		return errors.Trace(err)

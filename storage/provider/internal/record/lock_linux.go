@@ -12,8 +12,6 @@ import (
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
-
-	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
 const (
@@ -44,13 +42,13 @@ func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
 }
 
 func (s *Store) lock(ctx context.Context, patience time.Duration) (func(), error) {
-	dir, err := safepath.Open(s.dir)
+	dir, err := s.dir.Reopen()
 	if err != nil {
 		return nil, errors.Annotate(err, "locking record directory")
 	}
 	if err := flock(ctx, dir.File(), patience); err != nil {
 		dir.Close()
-		return nil, errors.Annotatef(err, "locking record directory %s", s.dir)
+		return nil, errors.Annotatef(err, "locking record directory %s", s.Dir())
 	}
 	unlock := func() {
 		// A process that another goroutine is starting may hold a copy of the descriptor for a

@@ -21,7 +21,10 @@ func TestLostWritesReported(t *testing.T) {
 		do    func(store *Store) error
 	}{
 		"a new directory": {3, func(store *Store) error {
-			_, err := Open(filepath.Join(store.Dir(), "a", "b", "c"))
+			made, err := Open(filepath.Join(store.Dir(), "a", "b", "c"))
+			if err == nil {
+				made.Close()
+			}
 			return err
 		}},
 		"a new record":     {2, func(store *Store) error { return store.Save("volume-0-2", testRecord{"ready", 2}) }},
@@ -39,15 +42,12 @@ func TestLostWritesReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for n := 1; n <= test.syncs+1; n++ {
 				disk := syscalltest.NewDisk(t)
-				store, err := Open(filepath.Join(disk.Dir, "records"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				store := openIn(t, filepath.Join(disk.Dir, "records"))
 				release := lock(t, store)
 				if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 					t.Fatal(err)
 				}
-				_, err = disk.FailIn(t, n, func() error { return test.do(store) })
+				_, err := disk.FailIn(t, n, func() error { return test.do(store) })
 				release()
 				if fails := n <= test.syncs; fails != errors.Is(err, unix.EIO) || !fails && err != nil {
 					t.Errorf("the disk failed in sync %d of %d: %v", n, test.syncs, err)

@@ -54,15 +54,12 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("null"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		store, err := Open(filepath.Join(t.TempDir(), "records"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := openIn(t, filepath.Join(t.TempDir(), "records"))
 		if err := os.WriteFile(filepath.Join(store.Dir(), "volume-0-1.json"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var got testRecord
-		err = store.Load("volume-0-1", &got)
+		err := store.Load("volume-0-1", &got)
 		if err != nil {
 			if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), store.Dir()) {
 				t.Errorf("error %v: want one that is not valid and names the file", err)

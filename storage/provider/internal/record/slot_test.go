@@ -226,10 +226,7 @@ func TestFullFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unmount(t, dir) })
-	store, err := Open(filepath.Join(dir, "records"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := openIn(t, filepath.Join(dir, "records"))
 	defer lock(t, store)()
 	if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 		t.Fatal(err)
@@ -256,10 +253,7 @@ func TestFullFilesystem(t *testing.T) {
 // The filesystem is cut off from its disk right after many saves.
 func TestPowerCutKeepsSavedRecords(t *testing.T) {
 	disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
-	store, err := Open(filepath.Join(disk.Dir, "records"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := openIn(t, filepath.Join(disk.Dir, "records"))
 	release := lock(t, store)
 	const records = 32
 	var saving sync.WaitGroup
@@ -287,10 +281,7 @@ func TestPowerCutKeepsSavedRecords(t *testing.T) {
 	disk = disk.CutPower(t)
 	release()
 
-	store, err = Open(filepath.Join(disk.Dir, "records"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store = openIn(t, filepath.Join(disk.Dir, "records"))
 	defer lock(t, store)()
 	for i := range records {
 		var got testRecord
@@ -327,10 +318,7 @@ func TestPowerCutAfterOneChange(t *testing.T) {
 	} {
 		t.Run(change.name, func(t *testing.T) {
 			disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
-			store, err := Open(filepath.Join(disk.Dir, "records"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			store := openIn(t, filepath.Join(disk.Dir, "records"))
 			release := lock(t, store)
 			if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 				t.Fatal(err)
@@ -345,9 +333,7 @@ func TestPowerCutAfterOneChange(t *testing.T) {
 			disk = disk.CutPower(t)
 			release()
 
-			if store, err = Open(filepath.Join(disk.Dir, "records")); err != nil {
-				t.Fatal(err)
-			}
+			store = openIn(t, filepath.Join(disk.Dir, "records"))
 			defer lock(t, store)()
 			for _, id := range []string{anID, other} {
 				var got testRecord

@@ -46,27 +46,30 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// Store is a directory of records. It holds no descriptor between calls, so it need not be
-// closed, and any number of stores may be open for one directory.
+// Store is an open directory of records. Any number of stores may be open for one directory.
 type Store struct {
-	dir string
+	dir *safepath.Dir
 }
 
-// Open returns the store in dir, an absolute and clean path. It makes the directory and its
+// Open opens the store in dir, an absolute and clean path. It makes the directory and its
 // missing parents, and makes the directory private to its owner (0700). It fails if dir is a
-// symbolic link or belongs to another user.
+// symbolic link or belongs to another user. The caller must close the store.
 func Open(dir string) (*Store, error) {
-	made, err := safepath.Make(dir)
+	opened, err := safepath.Make(dir)
 	if err != nil {
 		return nil, errors.Annotate(err, "opening record directory")
 	}
-	made.Close()
-	return &Store{dir: dir}, nil
+	return &Store{dir: opened}, nil
 }
 
-// Dir returns the directory of the store.
+// Close closes the directory.
+func (s *Store) Close() {
+	s.dir.Close()
+}
+
+// Dir returns the path of the directory.
 func (s *Store) Dir() string {
-	return s.dir
+	return s.dir.Path()
 }
 
 // Validator is a record that can check its own content.
@@ -82,14 +85,9 @@ func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
-	dir, err := safepath.Open(s.dir)
-	if err != nil {
-		return errors.Annotatef(err, "loading record %s", id)
-	}
-	defer dir.Close()
-	f, err := dir.OpenFile(id+suffix, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := s.dir.OpenFile(id+suffix, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return errors.NotFoundf("record %s in %s", id, s.dir)
+		return errors.NotFoundf("record %s in %s", id, s.Dir())
 	} else if err != nil {
 		return errors.Annotatef(err, "loading record %s", id)
 	}
@@ -169,23 +167,18 @@ func (s *Store) save(id string, v any, lasting bool) (err error) {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
-	defer errors.DeferredAnnotatef(&err, "saving record %s in %s", id, s.dir)
+	defer errors.DeferredAnnotatef(&err, "saving record %s in %s", id, s.Dir())
 	text, err := marshal(v)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	dir, err := safepath.Open(s.dir)
-	if err != nil {
+	if err := s.dir.Settle(); err != nil {
 		return errors.Trace(err)
 	}
-	defer dir.Close()
-	if err := dir.Settle(); err != nil {
+	if done, err := update(s.dir, id+suffix, version{lasting: lasting, text: text}); done || err != nil {
 		return errors.Trace(err)
 	}
-	if done, err := update(dir, id+suffix, version{lasting: lasting, text: text}); done || err != nil {
-		return errors.Trace(err)
-	}
-	return errors.Trace(replace(dir, id, text))
+	return errors.Trace(replace(s.dir, id, text))
 }
 
 // marshal returns the text of a record. It begins with the format.
@@ -289,19 +282,14 @@ func (s *Store) Remove(id string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
-	dir, err := safepath.Open(s.dir)
-	if err != nil {
+	if err := s.dir.Settle(); err != nil {
 		return errors.Annotatef(err, "removing record %s", id)
 	}
-	defer dir.Close()
-	if err := dir.Settle(); err != nil {
-		return errors.Annotatef(err, "removing record %s", id)
-	}
-	if err := dir.Unlink(id + suffix); err != nil {
+	if err := s.dir.Unlink(id + suffix); err != nil {
 		return errors.Annotatef(err, "removing record %s", id)
 	}
 	crash.At("record unlinked")
-	return errors.Annotatef(dir.Sync(), "removing record %s", id)
+	return errors.Annotatef(s.dir.Sync(), "removing record %s", id)
 }
 
 // Move moves the record of id to another directory of the same filesystem, durably. name is
@@ -311,31 +299,21 @@ func (s *Store) Move(id string, to *safepath.Dir, name string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
-	dir, err := safepath.Open(s.dir)
-	if err != nil {
+	if err := s.dir.Settle(); err != nil {
 		return errors.Annotatef(err, "moving record %s", id)
 	}
-	defer dir.Close()
-	if err := dir.Settle(); err != nil {
-		return errors.Annotatef(err, "moving record %s", id)
-	}
-	if err := dir.Move(id+suffix, to, name); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := s.dir.Move(id+suffix, to, name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return errors.Annotatef(err, "moving record %s", id)
 	}
 	crash.At("record moved")
-	return errors.Annotatef(safepath.SyncAll(to, dir), "moving record %s", id)
+	return errors.Annotatef(safepath.SyncAll(to, s.dir), "moving record %s", id)
 }
 
 // List returns the IDs of all records, sorted. It ignores files that are not records.
 func (s *Store) List() ([]string, error) {
-	dir, err := safepath.Open(s.dir)
+	names, err := s.dir.Names()
 	if err != nil {
-		return nil, errors.Annotate(err, "listing records")
-	}
-	defer dir.Close()
-	names, err := dir.Names()
-	if err != nil {
-		return nil, errors.Annotatef(err, "listing records in %s", s.dir)
+		return nil, errors.Annotatef(err, "listing records in %s", s.Dir())
 	}
 	ids := make([]string, 0, len(names))
 	for _, name := range names {
@@ -354,15 +332,10 @@ func (s *Store) Sweep(id string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
-	dir, err := safepath.Open(s.dir)
-	if err != nil {
+	if err := s.dir.Settle(); err != nil {
 		return errors.Annotatef(err, "removing leftovers of record %s", id)
 	}
-	defer dir.Close()
-	if err := dir.Settle(); err != nil {
-		return errors.Annotatef(err, "removing leftovers of record %s", id)
-	}
-	return errors.Annotatef(dir.Unlink(tempPrefix+id+suffix), "removing leftovers of record %s", id)
+	return errors.Annotatef(s.dir.Unlink(tempPrefix+id+suffix), "removing leftovers of record %s", id)
 }
 
 // sweep removes what crashes during Save have left behind.

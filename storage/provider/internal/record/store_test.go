@@ -21,10 +21,17 @@ type testRecord struct {
 
 func open(t *testing.T) *Store {
 	t.Helper()
-	store, err := Open(filepath.Join(t.TempDir(), "a", "records"))
+	return openIn(t, filepath.Join(t.TempDir(), "a", "records"))
+}
+
+// openIn opens a store until the test ends.
+func openIn(t *testing.T, dir string) *Store {
+	t.Helper()
+	store, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(store.Close)
 	return store
 }
 
@@ -58,10 +65,7 @@ func TestSaveLoadRemove(t *testing.T) {
 		if err := store.Save("volume-0-1", want); err != nil {
 			t.Fatal(err)
 		}
-		again, err := Open(store.Dir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := openIn(t, store.Dir())
 		var got testRecord
 		if err := again.Load("volume-0-1", &got); err != nil || got != want {
 			t.Errorf("loaded %+v, %v; want %+v", got, err, want)
@@ -90,10 +94,7 @@ func TestRecordsArePrivate(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	store, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := openIn(t, dir)
 	defer lock(t, store)()
 	if err := store.Save("volume-0-1", testRecord{}); err != nil {
 		t.Fatal(err)

@@ -45,15 +45,12 @@ func TestDirectorySyncRetriedAfterFailure(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			"locked by another process": lockElsewhere,
+			"locked by another process": func(t *testing.T, store *Store) { lockElsewhere(t, store.Dir()) },
 		} {
 			t.Run(name+", "+again, func(t *testing.T) {
 				devicetest.RequireRoot(t)
 				disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
-				store, err := Open(filepath.Join(disk.Dir, "storage", "records"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				store := openIn(t, filepath.Join(disk.Dir, "storage", "records"))
 				release := lock(t, store)
 				for _, id := range []string{anID, other} {
 					if err := store.Save(id, testRecord{"ready", 1}); err != nil {
@@ -61,7 +58,7 @@ func TestDirectorySyncRetriedAfterFailure(t *testing.T) {
 					}
 				}
 				failed := false
-				err = syscalltest.Intercept(t, []int{unix.SYS_FSYNC}, func(c syscalltest.Call) syscalltest.Result {
+				err := syscalltest.Intercept(t, []int{unix.SYS_FSYNC}, func(c syscalltest.Call) syscalltest.Result {
 					if info, err := os.Stat(c.Path()); failed || err != nil || !info.IsDir() || filepath.Dir(c.Path()) == disk.Dir {
 						return syscalltest.Pass
 					}
@@ -79,10 +76,7 @@ func TestDirectorySyncRetriedAfterFailure(t *testing.T) {
 					use(t, store)
 				}
 
-				after, err := Open(filepath.Join(disk.CutPower(t).Dir, "storage", "records"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				after := openIn(t, filepath.Join(disk.CutPower(t).Dir, "storage", "records"))
 				ids, err := after.List()
 				want := append([]string{other}, test.want...)
 				slices.Sort(want)
@@ -94,11 +88,11 @@ func TestDirectorySyncRetriedAfterFailure(t *testing.T) {
 	}
 }
 
-// lockElsewhere locks the store in another process.
-func lockElsewhere(t *testing.T, store *Store) {
+// lockElsewhere locks the store in a directory in another process.
+func lockElsewhere(t *testing.T, dir string) {
 	t.Helper()
 	helper := exec.Command(os.Args[0]) // without input, it only locks
-	helper.Env = append(os.Environ(), lockHelperEnv+"="+store.Dir())
+	helper.Env = append(os.Environ(), lockHelperEnv+"="+dir)
 	if out, err := helper.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -110,18 +104,12 @@ func TestNewDirectorySyncRetriedAfterFailure(t *testing.T) {
 	devicetest.RequireRoot(t)
 	for n := 1; n <= 3; n++ {
 		for again, open := range map[string]func(t *testing.T, dir string){
-			"opened again": func(t *testing.T, dir string) {
-				if _, err := Open(dir); err != nil {
-					t.Fatal(err)
-				}
-			},
-			"opened by another process": func(t *testing.T, dir string) { lockElsewhere(t, &Store{dir: dir}) },
+			"opened again":              func(t *testing.T, dir string) { openIn(t, dir) },
+			"opened by another process": lockElsewhere,
 		} {
 			t.Run(again, func(t *testing.T) {
 				disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
-				if _, err := Open(filepath.Join(disk.Dir, "before")); err != nil { // syncs the disk's root directory
-					t.Fatal(err)
-				}
+				openIn(t, filepath.Join(disk.Dir, "before")) // syncs the disk's root directory
 				dir := filepath.Join("a", "b", "records")
 				err := syscalltest.Intercept(t, []int{unix.SYS_FSYNC}, func(c syscalltest.Call) syscalltest.Result {
 					if c.N == n {

@@ -246,16 +246,23 @@ func (d *Dir) rename(from string, dir *Dir, to string, flags uint) error {
 	return nil
 }
 
-// Names returns the names of the entries, in no particular order.
-func (d *Dir) Names() ([]string, error) {
-	// A new descriptor, so that reading starts from the beginning.
+// Reopen opens the directory again: the new Dir has a position and locks of its own.
+func (d *Dir) Reopen() (*Dir, error) {
 	again, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: d.Path(), Err: err}
 	}
-	f := os.NewFile(uintptr(again), d.Path())
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
+	return &Dir{f: os.NewFile(uintptr(again), d.Path())}, nil
+}
+
+// Names returns the names of the entries, in no particular order.
+func (d *Dir) Names() ([]string, error) {
+	again, err := d.Reopen()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer again.Close()
+	names, err := again.f.Readdirnames(-1)
 	return names, errors.Trace(err)
 }
 

@@ -242,6 +242,7 @@ func (t *FilesystemTest) Store() *record.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(store.Close)
 	return store
 }
 

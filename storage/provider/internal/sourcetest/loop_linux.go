@@ -238,6 +238,7 @@ func (t *LoopTest) Store() *record.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(store.Close)
 	return store
 }
 

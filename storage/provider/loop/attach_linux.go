@@ -19,7 +19,7 @@ import (
 // attach attaches a volume to a loop device, or finds it attached.
 func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 	var none loopdev.Device
-	if err := loopdev.Probe(); err != nil {
+	if err := c.probe(); err != nil {
 		return none, errors.Trace(err)
 	}
 	id, rec, err := c.loadExisting(volumeID)

@@ -35,7 +35,7 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 	}
 	var info storage.VolumeInfo
 	creation := c.BeginCreation(id)
-	err = loopdev.Probe()
+	err = c.probe()
 	if err == nil {
 		err = c.ensure(id, record{Size: size, Allocation: chosen, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
 	}

@@ -67,6 +67,8 @@ type call struct {
 	*object.Call
 	// scan returns the loop devices. It reads them once, when they are first needed.
 	scan func() (*loopdev.Table, error)
+	// probe checks once whether loop devices can be attached.
+	probe func() error
 	// attaching is held while a call takes a free loop device: only one can do so at a time.
 	attaching sync.Mutex
 	// space is the space that is left for volumes in creation.
@@ -118,7 +120,7 @@ func (s *source) begin(ctx context.Context) (*call, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan), remarks: &s.remarks}, nil
+	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan), probe: sync.OnceValue(loopdev.Probe), remarks: &s.remarks}, nil
 }
 
 // VolumeFile implements [storage.FileVolumes].

@@ -75,7 +75,7 @@ func Open(path string) (*Device, error) {
 // any more, the error satisfies errors.IsNotFound.
 func OpenNumber(major, minor uint32) (*Device, error) {
 	number := unix.Mkdev(major, minor)
-	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(number)))
+	sys, err := sysfsDir(number)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.NotFoundf("block device %s", numbers(number))
 	} else if err != nil {
@@ -106,7 +106,7 @@ func inspect(f *os.File) (*Device, error) {
 		return nil, errors.Annotate(err, "reading the size")
 	}
 	d.Size = int64(size)
-	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(d.Number)))
+	sys, err := sysfsDir(d.Number)
 	if err != nil {
 		return nil, errors.Annotate(err, "looking up the device in sysfs")
 	}
@@ -232,6 +232,12 @@ func (d *Device) Sync() error {
 		}
 	}
 	return errors.Annotatef(err, "writing to %s", d.Path())
+}
+
+// sysfsDir returns the directory of a device in sysfs, whose last element is the device's name.
+func sysfsDir(number uint64) (string, error) {
+	link, err := os.Readlink(filepath.Join(sysfsDev, numbers(number)))
+	return filepath.Join(sysfsDev, link), err
 }
 
 // numbers returns "major:minor".

@@ -86,6 +86,7 @@ func identify(f *os.File, number uint64, sys string) (Identity, error) {
 		}
 		id.BackingDev, id.BackingIno = loop.Device, loop.Inode
 		id.Offset += loop.Offset
+		return id, nil // it is no hardware
 	}
 	for _, name := range []string{"wwid", "device/wwid", "serial", "dm/uuid"} {
 		if value, ok := attribute(sys, name); ok {

@@ -315,21 +315,12 @@ func openDir(f *os.File) (*os.File, error) {
 // openNoSymlinks opens a directory by an absolute path. It fails if any part of the path is a
 // symbolic link. The descriptor is for looking and mounting, not for reading (O_PATH).
 func openNoSymlinks(path string) (*os.File, error) {
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: "/", Err: err}
-	}
-	defer unix.Close(root)
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
-	}
-	rel := strings.TrimPrefix(path, "/")
-	if rel == "" {
-		rel = "."
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
 	}
 	for {
-		fd, err := unix.Openat2(root, rel, &how)
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
 		switch err {
 		case nil:
 			return os.NewFile(uintptr(fd), path), nil

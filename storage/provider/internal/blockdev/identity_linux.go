@@ -4,11 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/storage/provider/internal/kernelfile"
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
@@ -100,7 +100,6 @@ func identify(f *os.File, number uint64, sys string) (Identity, error) {
 // attribute reads an attribute of a device from its sysfs directory. If the device does not
 // have the attribute, or it is empty, ok is false.
 func attribute(sys, name string) (value string, ok bool) {
-	data, err := os.ReadFile(filepath.Join(sys, name))
-	value = strings.TrimSpace(string(data))
+	value, err := kernelfile.Read(filepath.Join(sys, name))
 	return value, err == nil && value != ""
 }

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/kernelfile"
 )
 
 // RefuseDiscards makes the device refuse to discard and to punch holes until it is detached:
@@ -72,11 +73,11 @@ func refusesDiscards(number int) bool {
 }
 
 func discardLimit(number int, name string) (uint64, error) {
-	data, err := os.ReadFile(queuePath(number, name))
+	value, err := kernelfile.Read(queuePath(number, name))
 	if err != nil {
 		return 0, errors.Trace(err)
 	}
-	limit, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	limit, err := strconv.ParseUint(value, 10, 64)
 	return limit, errors.Trace(err)
 }
 

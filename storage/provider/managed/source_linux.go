@@ -133,9 +133,11 @@ func (c *call) isBeingFormatted(number uint64) bool { return c.source.formatting
 
 // lock locks a filesystem for this call, under the ID of its record.
 func (c *call) lock(id string) (unlock func(), err error) {
-	var rec object.Ownership
-	if kept, err := c.Call.Load(id, &rec); err == nil {
-		id = kept
+	if has, err := c.Records.Has(id); err == nil && !has {
+		var old object.Ownership
+		if kept, err := c.Call.Load(id, &old); err == nil {
+			id = kept
+		}
 	}
 	return c.LockObject(id)
 }

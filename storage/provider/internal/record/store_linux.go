@@ -135,6 +135,15 @@ func parse(data []byte, v any) error {
 	return nil
 }
 
+// Has reports whether there is a record of id, valid or not.
+func (s *Store) Has(id string) (bool, error) {
+	if err := ValidateID(id); err != nil {
+		return false, errors.Trace(err)
+	}
+	has, err := s.dir.Has(id + suffix)
+	return has, errors.Annotatef(err, "looking for record %s", id)
+}
+
 func read(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {

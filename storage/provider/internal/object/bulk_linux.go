@@ -24,10 +24,10 @@ type Bulk[T any] struct {
 
 // MaxAtOnce limits how many objects a bulk call works on at once. That work takes little CPU
 // time: it waits for the disk to write, and for the kernel to quiesce a device.
-const MaxAtOnce = 16
+const MaxAtOnce = 32
 
 // MaxWaiting replaces MaxAtOnce for work that mostly waits for the kernel.
-const MaxWaiting = 4 * MaxAtOnce
+const MaxWaiting = 2 * MaxAtOnce
 
 // Do makes a bulk call: it begins a call, carries out each item, and ends the call. For each
 // item it returns what result makes of the value, or the error, of carrying it out. Items that

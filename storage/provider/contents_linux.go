@@ -62,7 +62,7 @@ func DetachLoopFile(ctx context.Context, device, path string) error {
 	if now != path {
 		return errors.Errorf("%s now shows %s, not %s", device, now, path)
 	}
-	return errors.Trace(loopdev.Detach(ctx, d, nil))
+	return errors.Trace(loopdev.Detach(ctx, d))
 }
 
 func loopFile(device string) (string, loopdev.Device, error) {

@@ -225,7 +225,12 @@ func (c *call) detach(volumeID string) error {
 		}
 		if !ours {
 			strangers = append(strangers, d)
-		} else if err := c.detachDevice(id, rec, d); err != nil {
+			continue
+		}
+		if err := loopdev.Detach(c, d); err != nil {
+			return errors.Trace(err)
+		}
+		if err := c.untrack(d); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -240,34 +245,8 @@ func (c *call) detach(volumeID string) error {
 		rec.Phase = object.PhaseReady
 	}
 	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
-	return errors.Trace(c.noteAttachment(id, rec))
-}
-
-// noteAttachment records how a volume is attached, or that it is not. It does not sync the
-// record: a power cut detaches the volume whatever the record says.
-func (c *call) noteAttachment(id string, rec record) error {
-	return object.IgnoreNoSpace(c.Records.Note(id, rec))
-}
-
-// detachDevice detaches one device. If the device is in use, neither device nor record
-// changes.
-func (c *call) detachDevice(id string, rec record, d loopdev.Device) error {
-	detaching := rec
-	detaching.Phase = object.PhaseDetaching
-	saved := false
-	err := loopdev.Detach(c, d, func() error {
-		saved = true
-		return c.noteAttachment(id, detaching)
-	})
-	if err != nil {
-		if saved {
-			if serr := c.noteAttachment(id, rec); serr != nil {
-				return errors.Annotatef(err, "(%v)", serr)
-			}
-		}
-		return errors.Trace(err)
-	}
-	return c.untrack(d)
+	// A power cut detaches the volume, too, so it may undo this.
+	return errors.Trace(object.IgnoreNoSpace(c.Records.Note(id, rec)))
 }
 
 // devices returns the loop devices that show the volume's file. If the file no longer has its

@@ -350,7 +350,7 @@ func (c *call) checkUnused(id string, rec record) error {
 			used = append(used, d)
 			continue
 		}
-		if err := loopdev.Detach(c, d, nil); err != nil {
+		if err := loopdev.Detach(c, d); err != nil {
 			return errors.Trace(err)
 		}
 		if err := c.untrack(d); err != nil {

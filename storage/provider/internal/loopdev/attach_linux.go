@@ -297,15 +297,11 @@ func (h *Handle) Close() {
 // removes its number if it refuses discards. It succeeds if the device is already detached, or
 // is now attached to another file. A device that is in use stays attached; then errors.Is(err,
 // unix.EBUSY) holds and the error names the holders.
-//
-// If beforehand is not nil, Detach calls it just before detaching, when the device is known to
-// be attached and to have no mounts and no exclusive users. If beforehand returns an error,
-// Detach returns it and the device stays attached.
-func Detach(ctx context.Context, d Device, beforehand func() error) error {
-	return detach(ctx, d, beforehand, patience)
+func Detach(ctx context.Context, d Device) error {
+	return detach(ctx, d, patience)
 }
 
-func detach(ctx context.Context, d Device, beforehand func() error, patience time.Duration) error {
+func detach(ctx context.Context, d Device, patience time.Duration) error {
 	f, err := openDevice(d.Number, unix.O_RDONLY|unix.O_EXCL)
 	switch {
 	case errors.Is(err, unix.EBUSY):
@@ -329,9 +325,6 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 	var seq uint64
 	if err == nil && attached {
 		seq, err = diskSeq(f)
-	}
-	if err == nil && attached && beforehand != nil {
-		err = beforehand()
 	}
 	if err == nil && attached {
 		err = clearFD(f)

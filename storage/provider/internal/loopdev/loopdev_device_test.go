@@ -86,7 +86,7 @@ func checkGone(t *testing.T, id FileID) {
 
 func mustDetach(t *testing.T, d Device) {
 	t.Helper()
-	if err := Detach(context.Background(), d, nil); err != nil {
+	if err := Detach(context.Background(), d); err != nil {
 		t.Error(err)
 	}
 }
@@ -110,15 +110,8 @@ func TestAttachAdoptDetach(t *testing.T) {
 	}
 	again.Close()
 
-	called := 0
 	for range 2 {
-		err := Detach(context.Background(), devices[0], func() error { called++; return nil })
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if called != 1 {
-		t.Errorf("the callback ran %d times, want once", called)
+		mustDetach(t, devices[0])
 	}
 	checkGone(t, id)
 	if _, err := Adopt(devices[0], f); err == nil {
@@ -329,7 +322,7 @@ func TestDetachWhenNumberIsReused(t *testing.T) {
 			}
 		}
 		return syscalltest.Pass
-	}, func() error { return Detach(context.Background(), h.Device, nil) })
+	}, func() error { return Detach(context.Background(), h.Device) })
 	if err != nil || !taken {
 		t.Errorf("taken: %v; detaching: %v", taken, err)
 	}
@@ -412,7 +405,7 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 				t.Fatal(err)
 			}
 			holder.Close()
-			err = Detach(context.Background(), h.Device, nil)
+			err = Detach(context.Background(), h.Device)
 			if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "(cat): has open "+h.Path()) {
 				t.Errorf("detaching: %v", err)
 			}
@@ -450,9 +443,15 @@ func TestDetachFlushesWrites(t *testing.T) {
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err = Detach(context.Background(), h.Device, func() error { return opener.Close() })
-	if err != nil {
-		t.Fatal(err)
+	closed := false
+	err = syscalltest.Intercept(t, []int{unix.SYS_IOCTL}, func(c syscalltest.Call) syscalltest.Result {
+		if c.Args[1] == unix.LOOP_CLR_FD {
+			closed = opener.Close() == nil
+		}
+		return syscalltest.Pass
+	}, func() error { return Detach(t.Context(), h.Device) })
+	if err != nil || !closed {
+		t.Fatalf("closed: %v; detaching: %v", closed, err)
 	}
 	checkGone(t, id)
 	got := make([]byte, len("precious"))
@@ -473,7 +472,7 @@ func TestDetachWaitsForBriefOpeners(t *testing.T) {
 	}
 	cleared := make(chan error, 1)
 	go func() {
-		cleared <- detach(t.Context(), h.Device, nil, testPatience)
+		cleared <- detach(t.Context(), h.Device, testPatience)
 	}()
 	// With autoclear set, the kernel has accepted the detach.
 	ctx, cancel := context.WithTimeout(t.Context(), testPatience)

@@ -22,7 +22,7 @@ func TestDetachReportsLostWrites(t *testing.T) {
 	h := attach(t, f, false)
 	defer devicetest.ClearLoop(t, h.Name())
 	h.Close()
-	syncs, err := disk.FailIn(t, 1, func() error { return Detach(t.Context(), h.Device, nil) })
+	syncs, err := disk.FailIn(t, 1, func() error { return Detach(t.Context(), h.Device) })
 	if !errors.Is(err, unix.EIO) || syncs != 1 {
 		t.Errorf("%d syncs: %v", syncs, err)
 	}

@@ -23,7 +23,8 @@ const (
 	PhaseImporting Phase = "importing"
 	// PhaseReady: the object is complete.
 	PhaseReady Phase = "ready"
-	// PhaseAttached, PhaseDetaching: a loop device shows the object, or may still show it.
+	// PhaseAttached, PhaseDetaching: a loop device shows the object, or may still show it. Only
+	// older versions record the latter.
 	PhaseAttached  Phase = "attached"
 	PhaseDetaching Phase = "detaching"
 	// PhaseDestroying: the object may exist in part. What is left is removed next.

@@ -63,16 +63,29 @@ func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
 		bearers: make([]bearer, 0, 2*len(devices)),
 	}
 	for i := len(devices) - 1; i >= 0; i-- {
-		d := &devices[i]
-		for _, text := range []string{d.HardwareId, d.WWN, d.DeviceName, d.SerialId, d.BusAddress} {
+		index.add(devices[i].DeviceName, i)
+		for text := range BlockDeviceTexts(&devices[i]) {
 			index.add(text, i)
-		}
-		for _, link := range d.DeviceLinks {
-			index.add(link, i)
-			index.add(path.Base(link), i)
 		}
 	}
 	return index
+}
+
+// BlockDeviceTexts iterates over the texts that the device bears beside its name: those by
+// which a volume is matched with it. A text may occur more than once; none is empty.
+func BlockDeviceTexts(d *BlockDevice) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, text := range []string{d.HardwareId, d.WWN, d.SerialId, d.BusAddress} {
+			if text != "" && !yield(text) {
+				return
+			}
+		}
+		for _, link := range d.DeviceLinks {
+			if link != "" && !yield(link) || !yield(path.Base(link)) {
+				return
+			}
+		}
+	}
 }
 
 // add puts a device in front of the devices that bear the text already.
@@ -91,8 +104,11 @@ func (b *BlockDevices) add(text string, device int) {
 	b.bearers = append(b.bearers, bearer{int32(device), next})
 }
 
-// withText iterates over the devices that bear the text, in order.
-func (b *BlockDevices) withText(text string) iter.Seq[*BlockDevice] {
+// Named implements [BlockDeviceIndex].
+func (b *BlockDevices) Named(name string) iter.Seq[*BlockDevice] { return b.Bearers(name) }
+
+// Bearers implements [BlockDeviceIndex].
+func (b *BlockDevices) Bearers(text string) iter.Seq[*BlockDevice] {
 	return func(yield func(*BlockDevice) bool) {
 		place, ok := b.first[text]
 		for ok && place >= 0 && yield(&b.all[b.bearers[place].device]) {
@@ -131,23 +147,43 @@ func (b *BlockDevices) withText(text string) iter.Seq[*BlockDevice] {
 // the file of its bus address may have been on another loop device before. A loop device whose
 // name differs from the attachment's is therefore from an outdated list, and does not match.
 func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
+	return MatchIndexed(b, v, a, plan)
+}
+
+// BlockDeviceIndex selects candidates among the block devices of a machine, in their order. It
+// may include devices that do not have what is asked for.
+type BlockDeviceIndex interface {
+	// Named iterates over all devices with the name.
+	Named(name string) iter.Seq[*BlockDevice]
+
+	// Bearers iterates over all devices that bear the text; see [BlockDeviceTexts].
+	Bearers(text string) iter.Seq[*BlockDevice]
+}
+
+// MatchIndexed is [BlockDevices.Match] for devices whose index is kept elsewhere.
+func MatchIndexed(index BlockDeviceIndex, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	var criteria []criterion
 	add := func(want string, compare func(*BlockDevice, string) agreement) {
 		if want != "" {
-			criteria = append(criteria, criterion{want, compare})
+			criteria = append(criteria, criterion{want, compare, index.Bearers})
+		}
+	}
+	addName := func(want string) {
+		if want != "" {
+			criteria = append(criteria, criterion{want, compareName, index.Named})
 		}
 	}
 	add(plan.HardwareId, compareHardwareId)
 	add(plan.WWN, compareWWN)
-	add(plan.DeviceName, compareName)
+	addName(plan.DeviceName)
 	add(v.WWN, compareWWN)
 	add(v.HardwareId, compareHardwareIdOrLinkName)
 	add(v.HardwareId, compareSerial)
 	add(v.VolumeId, compareSerial)
-	add(b.cutSerial(v.HardwareId), compareSerial)
-	add(b.cutSerial(v.VolumeId), compareSerial)
+	add(cutSerial(index, v.HardwareId), compareSerial)
+	add(cutSerial(index, v.VolumeId), compareSerial)
 	for suffix := range suffixes(v.HardwareId) {
-		add(b.onlySerial(suffix), compareSerial)
+		add(onlySerial(index, suffix), compareSerial)
 	}
 	if strings.HasPrefix(a.BusAddress, loopBus) && a.DeviceName != "" {
 		add(a.BusAddress, compareLoop(a.DeviceName))
@@ -155,10 +191,10 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 		add(a.BusAddress, compareBusAddress)
 	}
 	add(a.DeviceLink, compareLink)
-	add(a.DeviceName, compareName)
+	addName(a.DeviceName)
 
 	for i, c := range criteria {
-		for d := range b.withText(c.want) {
+		for d := range c.candidates(c.want) {
 			if c.compare(d, c.want) == agrees && !anyContradicts(criteria[:i], d) {
 				return *d, true
 			}
@@ -171,6 +207,8 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 type criterion struct {
 	want    string
 	compare func(d *BlockDevice, want string) agreement
+	// candidates iterates over all devices that may agree.
+	candidates func(want string) iter.Seq[*BlockDevice]
 }
 
 type agreement int
@@ -251,17 +289,17 @@ const virtioSerialLen = 20
 // cutSerial returns an ID as virtio-blk truncates it, or "" if the ID is short enough to
 // arrive whole. It also returns "" unless exactly one device has the truncated serial, because
 // the serial identifies none of them otherwise.
-func (b *BlockDevices) cutSerial(id string) string {
+func cutSerial(index BlockDeviceIndex, id string) string {
 	if len(id) <= virtioSerialLen {
 		return ""
 	}
-	return b.onlySerial(id[:virtioSerialLen])
+	return onlySerial(index, id[:virtioSerialLen])
 }
 
 // onlySerial returns the serial if exactly one device has it, and "" otherwise.
-func (b *BlockDevices) onlySerial(serial string) string {
+func onlySerial(index BlockDeviceIndex, serial string) string {
 	bearers := 0
-	for d := range b.withText(serial) {
+	for d := range index.Bearers(serial) {
 		if d.SerialId == serial {
 			bearers++
 		}

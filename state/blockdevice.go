@@ -1,6 +1,8 @@
 package state
 
 import (
+	"bytes"
+	"iter"
 	"slices"
 
 	"github.com/juju/errors"
@@ -11,29 +13,135 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
+// The block devices of a machine are one record for each name: the list of the devices with
+// that name, nearly always one. An index entry for each text that a device bears has the names
+// of its bearers.
+
 // SetMachineBlockDevices records all block devices of the machine. It notifies watchers if
-// they differ from the recorded ones; their order does not matter.
+// they differ from the recorded ones; their order does not matter. It reads all recorded
+// devices; see [State.UpdateMachineBlockDevices].
 func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []storage.BlockDevice) error {
-	devices = slices.Clone(devices)
-	storage.SortBlockDevices(devices)
-	return st.update(func(tx *txn) error {
-		if len(devices) == 0 {
-			tx.remove(devicesKey(newMachineTag(machine)))
-		} else {
-			record := newDevicesRecord(devices)
-			tx.write(devicesKey(newMachineTag(machine)), &record)
+	at := newMachineTag(machine)
+	for {
+		var seen counter
+		changed := devicesByName(devices)
+		err := st.view(func(r *reader, snapshot kv.Snapshot) error {
+			seen, _ = read[counter](r, changesKey(at))
+			return snapshot.Scan(devicePrefix(at), func(key string, data []byte) error {
+				name := key[len(devicePrefix(at)):]
+				record, ok := changed[name]
+				if !ok {
+					changed[name] = nil
+					return nil
+				}
+				encoded, err := encode(&record)
+				if err == nil && bytes.Equal(seal(key, encoded), data) {
+					delete(changed, name)
+				}
+				return errors.Trace(err)
+			})
+		})
+		if err != nil {
+			return errors.Trace(err)
 		}
+		// A transaction cannot list keys. If others have changed the devices since the
+		// snapshot, look again.
+		current := false
+		err = st.update(func(tx *txn) error {
+			now, _ := read[counter](&tx.reader, changesKey(at))
+			if current = now == seen; current {
+				tx.setDevices(at, changed)
+			}
+			return nil
+		})
+		if err != nil || current {
+			return errors.Trace(err)
+		}
+	}
+}
+
+// UpdateMachineBlockDevices is [State.SetMachineBlockDevices] for a caller that knows what has
+// changed, and costs only as much. The devices in changed replace those with the same name;
+// devices with a name in gone are removed. All others stay as they are.
+func (st *State) UpdateMachineBlockDevices(machine names.MachineTag, changed []storage.BlockDevice, gone []string) error {
+	records := devicesByName(changed)
+	for _, name := range gone {
+		if _, ok := records[name]; !ok {
+			records[name] = nil
+		}
+	}
+	return st.update(func(tx *txn) error {
+		tx.setDevices(newMachineTag(machine), records)
 		return nil
 	})
+}
+
+// setDevices records the block devices of the names in changed; a name without a record is
+// removed.
+func (tx *txn) setDevices(machine machineTag, changed map[string]devicesRecord) {
+	differs := false
+	for name, record := range changed {
+		differs = tx.setDevicesOf(machine, name, record) || differs
+	}
+	if differs {
+		tx.increment(changesKey(machine))
+	}
+}
+
+// setDevicesOf is setDevices for one name. It reports whether the devices differ from the
+// recorded ones.
+func (tx *txn) setDevicesOf(machine machineTag, name string, record devicesRecord) (differs bool) {
+	key := deviceKey(machine, name)
+	before := tx.get(key)
+	old, _ := read[devicesRecord](&tx.reader, key)
+	if record == nil {
+		tx.remove(key)
+	} else {
+		tx.write(key, &record)
+	}
+	if tx.err != nil || bytes.Equal(tx.get(key), before) {
+		return false
+	}
+	was, is := old.bearersKeys(machine), record.bearersKeys(machine)
+	for _, key := range was {
+		if _, ok := slices.BinarySearch(is, key); !ok {
+			tx.setBearer(key, name, false)
+		}
+	}
+	for _, key := range is {
+		if _, ok := slices.BinarySearch(was, key); !ok {
+			tx.setBearer(key, name, true)
+		}
+	}
+	return true
+}
+
+// setBearer adds a name to those of an index entry, or removes it.
+func (tx *txn) setBearer(key, name string, bears bool) {
+	all, _ := read[bearersRecord](&tx.reader, key)
+	place, found := slices.BinarySearch(all, name)
+	switch {
+	case bears && !found:
+		all = slices.Insert(all, place, name)
+	case !bears && found:
+		all = slices.Delete(all, place, place+1)
+	}
+	if len(all) == 0 {
+		tx.remove(key)
+	} else {
+		tx.write(key, &all)
+	}
 }
 
 // MachineBlockDevices returns the block devices that were last recorded for the machine,
 // sorted.
 func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storage.BlockDevice, err error) {
-	err = st.view(func(r *reader, _ kv.Snapshot) error {
-		record, _ := read[devicesRecord](r, devicesKey(newMachineTag(machine)))
-		devices = record.devices()
-		return nil
+	err = st.view(func(_ *reader, snapshot kv.Snapshot) error {
+		return snapshot.Scan(devicePrefix(newMachineTag(machine)), func(key string, data []byte) error {
+			record, err := decodeAt[devicesRecord](key, data)
+			devices = append(devices, record.devices()...)
+			return errors.Trace(err)
+		})
 	})
 	return devices, errors.Trace(err)
 }
@@ -50,20 +158,11 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	if volume.Info == nil || a == nil || a.Info == nil {
 		return storage.BlockDevice{}, false
 	}
-	devices, ok := r.devices[a.Machine]
-	if !ok {
-		record, _ := read[devicesRecord](r, devicesKey(a.Machine))
-		if r.devices == nil {
-			r.devices = make(map[machineTag]*storage.BlockDevices)
-		}
-		devices = storage.IndexBlockDevices(record.devices())
-		r.devices[a.Machine] = devices
-	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {
 		planned = storage.BlockDevice(*a.Plan.BlockDevice)
 	}
-	return devices.Match(storage.VolumeInfo{
+	return storage.MatchIndexed(deviceIndex{r, a.Machine}, storage.VolumeInfo{
 		VolumeId:   volume.Info.ID,
 		HardwareId: volume.Info.HardwareID,
 		WWN:        volume.Info.WWN,
@@ -77,15 +176,51 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	}, planned)
 }
 
-// devicesRecord is the block devices of a machine.
+// deviceIndex is the block devices of a machine.
+type deviceIndex struct {
+	*reader
+	machine machineTag
+}
+
+// Named implements [storage.BlockDeviceIndex].
+func (i deviceIndex) Named(name string) iter.Seq[*storage.BlockDevice] {
+	return func(yield func(*storage.BlockDevice) bool) {
+		record, _ := read[devicesRecord](i.reader, deviceKey(i.machine, name))
+		for n := range record {
+			if !yield((*storage.BlockDevice)(&record[n])) {
+				return
+			}
+		}
+	}
+}
+
+// Bearers implements [storage.BlockDeviceIndex].
+func (i deviceIndex) Bearers(text string) iter.Seq[*storage.BlockDevice] {
+	return func(yield func(*storage.BlockDevice) bool) {
+		names, _ := read[bearersRecord](i.reader, bearersKey(i.machine, text))
+		for _, name := range names {
+			for d := range i.Named(name) {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// bearersRecord is the sorted names of the block devices that bear a text.
+type bearersRecord []string
+
+// devicesRecord is the block devices of a machine that have the same name.
 type devicesRecord []deviceRecord
 
-func newDevicesRecord(devices []storage.BlockDevice) devicesRecord {
-	record := make(devicesRecord, len(devices))
-	for n, device := range devices {
-		record[n] = deviceRecord(device)
+// devicesByName returns the records of devices. Devices with the same name keep their order.
+func devicesByName(devices []storage.BlockDevice) map[string]devicesRecord {
+	records := make(map[string]devicesRecord, len(devices))
+	for _, device := range devices {
+		records[device.DeviceName] = append(records[device.DeviceName], deviceRecord(device))
 	}
-	return record
+	return records
 }
 
 // devices returns nil for an empty record.
@@ -98,6 +233,18 @@ func (d devicesRecord) devices() []storage.BlockDevice {
 		devices[n] = storage.BlockDevice(record)
 	}
 	return devices
+}
+
+// bearersKeys returns the keys of the index entries of the devices, sorted, each once.
+func (d devicesRecord) bearersKeys(machine machineTag) []string {
+	var keys []string
+	for n := range d {
+		for text := range storage.BlockDeviceTexts((*storage.BlockDevice)(&d[n])) {
+			keys = append(keys, bearersKey(machine, text))
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // deviceRecord is the stored form of a storage.BlockDevice.

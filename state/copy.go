@@ -213,10 +213,10 @@ func (st *State) StampsDone() error {
 	})
 }
 
-// updateAll runs fn in a transaction, with the keys of instances or notes that begin with one
-// of the prefixes. A transaction cannot list keys, so they are read from a snapshot before. No
-// key is missing: adding something hands out a number, and updateAll reads the keys again if
-// the numbers have changed.
+// updateAll runs fn in a transaction, with the keys of instances, notes or block devices that
+// begin with one of the prefixes. A transaction cannot list keys, so they are read from a snapshot before. No
+// key of an instance or note is missing: adding one hands out a number, and updateAll reads the
+// keys again if the numbers have changed.
 func (st *State) updateAll(fn func(tx *txn, keys []string) error, prefixes ...string) error {
 	for {
 		var keys []string

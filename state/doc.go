@@ -9,6 +9,10 @@
 // the scope of the worker that looks after them. An entry leads from a tag to its instance. It
 // is written whenever a worker has to look again, so watchers watch the entries of a scope.
 //
+// The block devices of a machine are records of their own, by name. An index entry for each
+// text that a volume is matched by, such as a serial or a link, leads to the devices that bear
+// it. So the device of one volume is found, and one device recorded, without reading the others.
+//
 // Life goes Alive, Dying, Dead, removed. When a user removes an instance, it becomes Dying
 // with its entities, and is detached from the top: first the attachment of the filesystem,
 // then the plan of the volume's attachment, then that attachment. Each becomes Dying in its

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/juju/names/v5"
+
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
@@ -20,6 +22,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	latest := make(map[string]StatusInfo)
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
+	bearers, wantBearers := make(map[string]bearersRecord), make(map[string]bearersRecord)
 	retries, retried := make(map[string]bool), []string(nil)
 	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
@@ -75,11 +78,24 @@ func CheckStore(store kv.Store) (problems []string) {
 				retried = append(retried, key)
 				_, err := decodeAt[counter](key, data)
 				return err
-			case strings.HasPrefix(key, "sequence/"), strings.HasSuffix(key, "/matches"):
+			case strings.HasPrefix(key, "sequence/"), strings.HasPrefix(key, blockDevicesPrefix):
 				_, err := decodeAt[counter](key, data)
 				return err
-			case strings.HasPrefix(key, "blockdevice/"):
-				_, err := decodeAt[devicesRecord](key, data)
+			case strings.HasPrefix(key, "device/"):
+				record, err := decodeAt[devicesRecord](key, data)
+				machine, name, _ := strings.Cut(key[len("device/"):], "/")
+				for _, d := range record {
+					if d.DeviceName != name {
+						problems = append(problems, key+": there is a device "+d.DeviceName)
+					}
+				}
+				for _, key := range record.bearersKeys(machineTag(machine)) {
+					wantBearers[key] = append(wantBearers[key], name)
+				}
+				return err
+			case strings.HasPrefix(key, "bearers/"):
+				names, err := decodeAt[bearersRecord](key, data)
+				bearers[key] = names
 				return err
 			default:
 				problems = append(problems, "nothing reads "+key)
@@ -97,6 +113,9 @@ func CheckStore(store kv.Store) (problems []string) {
 	}
 	if !reflect.DeepEqual(index, found) {
 		problems = append(problems, fmt.Sprintf("the index is\n\t%v\nwant\n\t%v", found, index))
+	}
+	if !reflect.DeepEqual(bearers, wantBearers) {
+		problems = append(problems, fmt.Sprintf("the index of block devices is\n\t%v\nwant\n\t%v", bearers, wantBearers))
 	}
 	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		err := snapshot.Scan(historyPrefix, func(key string, data []byte) error {
@@ -169,6 +188,15 @@ func (i *instance) violations() (broken []string) {
 		never(making && (v.Attachment == nil || v.Attachment.detaching()), "%s is detached under a filesystem that is being made", v.Tag)
 	}
 	return broken
+}
+
+// MatchDevice finds the block device of a volume as [Accessor.VolumeBlockDevices] does.
+func (st *State) MatchDevice(machine names.MachineTag, v storage.VolumeInfo, a storage.VolumeAttachmentInfo, plan storage.BlockDevice) (device storage.BlockDevice, ok bool, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		device, ok = storage.MatchIndexed(deviceIndex{r, newMachineTag(machine)}, v, a, plan)
+		return nil
+	})
+	return device, ok, err
 }
 
 // Seal returns a record as it is kept at key.

@@ -16,7 +16,7 @@ type Identity struct {
 	Generation uint64
 }
 
-// Inspect returns the identity of the state in a store, of this schema or schema 3, without
+// Inspect returns the identity of the state in a store, of this schema or one that Open migrates, without
 // opening the state. It verifies the checksums of all records: the error names a damaged one.
 func Inspect(snapshot kv.Snapshot) (Identity, error) {
 	r := &reader{kv: snapshot}
@@ -28,7 +28,7 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 		return Identity{Schema: schema}, nil
 	case schema == 0:
 		return Identity{}, errors.NotFoundf("%q", schemaKey)
-	case schema != schemaVersion:
+	case schema != schemaVersion && schema != devicesSchema:
 		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
 	}
 	own := r.identity()

@@ -29,21 +29,23 @@ func TestInspect(t *testing.T) {
 	w.add("data", "loop", storage.StorageKindBlock)
 	w.must(w.RaiseGeneration())
 	found, err := inspect(w.store)
-	if want := (state.Identity{Schema: 4, UUID: w.UUID(), Generation: 2}); err != nil || found != want {
+	if want := (state.Identity{Schema: 5, UUID: w.UUID(), Generation: 2}); err != nil || found != want {
 		t.Errorf("found %+v, %v; want %+v", found, err, want)
 	}
 
-	older := olderStore(t)
-	defer older.Close()
-	if found, err := inspect(older); err != nil || found != (state.Identity{Schema: 3}) {
-		t.Errorf("of schema 3: %+v, %v", found, err)
+	for _, want := range []state.Identity{{Schema: 3}, {Schema: 4, UUID: olderUUID, Generation: 1}} {
+		older := olderStore(t, want.Schema)
+		defer older.Close()
+		if found, err := inspect(older); err != nil || found != want {
+			t.Errorf("of schema %d: %+v, %v", want.Schema, found, err)
+		}
 	}
 	empty := newStore(t)
 	defer empty.Close()
 	if _, err := inspect(empty); !errors.Is(err, errors.NotFound) {
 		t.Errorf("of an empty store: %v", err)
 	}
-	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":5}`)) }))
+	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":6}`)) }))
 	if _, err := inspect(empty); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("of a newer schema: %v", err)
 	}
@@ -80,7 +82,7 @@ func TestBackupAndRestore(t *testing.T) {
 	w.add("data", "loop", storage.StorageKindBlock)
 	backup := path + ".backup"
 	meta, err := statefile.Backup(t.Context(), w.store.(*boltkv.Store), backup, identify, time.Now())
-	if err != nil || meta.UUID != w.UUID() || meta.Generation != 1 || meta.Schema != 4 {
+	if err != nil || meta.UUID != w.UUID() || meta.Generation != 1 || meta.Schema != 5 {
 		t.Fatalf("backed up %+v, %v", meta, err)
 	}
 	w.add("later", "loop", storage.StorageKindBlock)

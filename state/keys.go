@@ -1,6 +1,10 @@
 package state
 
 import (
+	"hash/fnv"
+	"io"
+	"path"
+	"strconv"
 	"strings"
 
 	"github.com/juju/names/v5"
@@ -33,13 +37,34 @@ func machinePrefix(machine machineTag) string { return "machine/" + string(machi
 
 func machineKey(machine machineTag) string { return machinePrefix(machine) + "machine" }
 
-func blockDevicePrefix(machine machineTag) string { return "blockdevice/" + string(machine) + "/" }
+const blockDevicesPrefix = "blockdevice/"
 
-func devicesKey(machine machineTag) string { return blockDevicePrefix(machine) + "devices" }
+// blockDevicePrefix is the prefix of what the watchers of a machine's block devices watch.
+func blockDevicePrefix(machine machineTag) string { return blockDevicesPrefix + string(machine) + "/" }
+
+// changesKey is the key of a count that is incremented when the machine's block devices change.
+func changesKey(machine machineTag) string { return blockDevicePrefix(machine) + "changes" }
 
 // matchesKey is the key of a count that is incremented when the attributes that identify a
 // volume's block device change.
 func matchesKey(machine machineTag) string { return blockDevicePrefix(machine) + "matches" }
+
+// devicePrefix is the prefix of the machine's block devices, by name.
+func devicePrefix(machine machineTag) string { return "device/" + string(machine) + "/" }
+
+func deviceKey(machine machineTag, name string) string { return devicePrefix(machine) + name }
+
+// bearersKey is the key of the index entry of the block devices that bear a text. Texts may
+// share an entry: the full path of a link shares that of its last element, and texts may have
+// the same hash, which keeps keys short.
+func bearersKey(machine machineTag, text string) string {
+	if strings.HasPrefix(text, "/") {
+		text = path.Base(text)
+	}
+	hash := fnv.New32a()
+	_, _ = io.WriteString(hash, text) // it never fails
+	return "bearers/" + string(machine) + "/" + strconv.FormatUint(uint64(hash.Sum32()), 36)
+}
 
 func poolKey(name string) string { return poolPrefix + name }
 

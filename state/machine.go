@@ -216,6 +216,10 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 		}
 		var unnamed []string
 		for _, key := range keys {
+			if device, ok := strings.CutPrefix(key, devicePrefix(at)); ok {
+				tx.setDevicesOf(at, device, nil)
+				continue
+			}
 			name := key[len(storagePrefix):]
 			i, ok := read[instance](&tx.reader, key)
 			switch {
@@ -232,11 +236,11 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 		if len(unnamed) > 0 {
 			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
 		}
-		for _, key := range []string{devicesKey(at), matchesKey(at), machineKey(at)} {
+		for _, key := range []string{changesKey(at), matchesKey(at), machineKey(at)} {
 			tx.remove(key)
 		}
 		return tx.err
-	}, storagePrefix)
+	}, storagePrefix, devicePrefix(at))
 	return errors.Annotatef(err, "removing machine %s", machine.Id())
 }
 

@@ -441,8 +441,14 @@ func TestRestoreBeforeCreation(t *testing.T) {
 
 // An older state is migrated first and then treated as restored.
 func TestRestoreOfOlderSchema(t *testing.T) {
+	for _, schema := range []int{3, 4} {
+		checkRestore(t, schema)
+	}
+}
+
+func checkRestore(t *testing.T, schema int) {
 	marks := new(fakeMarks)
-	config := state.Config{Store: olderStore(t), Clock: testclock.NewClock(start), Registry: commonRegistry(), Marks: marks}
+	config := state.Config{Store: olderStore(t, schema), Clock: testclock.NewClock(start), Registry: commonRegistry(), Marks: marks}
 	w := &world{t: t, store: config.Store}
 	var err error
 	if w.State, err = state.Open(config); err != nil {
@@ -452,7 +458,7 @@ func TestRestoreOfOlderSchema(t *testing.T) {
 	w.add("a", "loop", block)
 	w.add("b", "loop", block)
 	w.close()
-	w.store = olderStore(t)
+	w.store = olderStore(t, schema)
 	config.Store = w.store
 	if w.State, err = state.Open(config); err != nil {
 		t.Fatal(err)

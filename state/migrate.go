@@ -13,10 +13,14 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// unsealedSchema is the schema without checksums and UUIDs.
-const unsealedSchema = 3
+const (
+	// unsealedSchema is the schema without checksums and UUIDs.
+	unsealedSchema = 3
+	// devicesSchema is the schema with one record for all block devices of a machine.
+	devicesSchema = 4
+)
 
-// migrate brings a store of the unsealed schema up to this one. All of it happens in one
+// migrate brings a store of an older schema up to this one. All of it happens in one
 // transaction, after beforeMigrate has returned; a store of another schema stays as it is. No
 // one else may use the store: a transaction cannot list keys, so migrate relies on the keys of
 // a snapshot.
@@ -25,10 +29,16 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 	records := make(map[string][]byte)
 	err := st.view(func(r *reader, snapshot kv.Snapshot) (err error) {
 		schema, err = r.schema()
-		if err != nil || schema != 0 && schema != unsealedSchema {
+		prefix := ""
+		switch {
+		case err != nil:
 			return err
+		case schema == devicesSchema:
+			prefix = blockDevicesPrefix
+		case schema != 0 && schema != unsealedSchema:
+			return nil
 		}
-		return snapshot.Scan("", func(key string, data []byte) error {
+		return snapshot.Scan(prefix, func(key string, data []byte) error {
 			if schema == 0 {
 				return errors.Errorf("%q exists without %q: %s", key, schemaKey, damageRemedy)
 			}
@@ -36,7 +46,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 			return nil
 		})
 	})
-	if err != nil || schema != unsealedSchema {
+	if err != nil || schema != unsealedSchema && schema != devicesSchema {
 		return errors.Trace(err)
 	}
 	if beforeMigrate != nil {
@@ -50,13 +60,47 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 				return errors.Errorf("%q has changed", key)
 			}
 		}
-		return tx.migrate(records)
+		if schema == unsealedSchema {
+			return tx.migrateUnsealed(records)
+		}
+		return tx.migrateDevices(records)
 	})
 	return errors.Annotatef(err, "migrating the state from schema %d to schema %d", schema, schemaVersion)
 }
 
-// migrate writes the records of the unsealed schema in the form of this one.
-func (tx *txn) migrate(records map[string][]byte) error {
+// migrateDevices writes the block devices of the schema before this one in the form of this
+// one.
+func (tx *txn) migrateDevices(records map[string][]byte) error {
+	tx.setSchema()
+	for key, data := range records {
+		if machine, ok := devicesOfMachine(key); ok {
+			record, err := decodeAt[devicesRecord](key, data)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			tx.migrateDevicesOf(machine, key, record)
+		}
+	}
+	return tx.err
+}
+
+// migrateDevicesOf replaces the one record of all block devices of a machine.
+func (tx *txn) migrateDevicesOf(machine machineTag, key string, record devicesRecord) {
+	tx.remove(key)
+	tx.setDevices(machine, devicesByName(record.devices()))
+}
+
+// devicesOfMachine returns the machine whose block devices are all in the record at key.
+func devicesOfMachine(key string) (machineTag, bool) {
+	machine, ok := strings.CutPrefix(key, blockDevicesPrefix)
+	if ok {
+		machine, ok = strings.CutSuffix(machine, "/devices")
+	}
+	return machineTag(machine), ok
+}
+
+// migrateUnsealed writes the records of the unsealed schema in the form of this one.
+func (tx *txn) migrateUnsealed(records map[string][]byte) error {
 	id, err := unsealedUUID(records[environKey])
 	if err != nil {
 		return errors.Trace(err)
@@ -95,7 +139,16 @@ func (tx *txn) migrate(records map[string][]byte) error {
 			tx.writeIndex(nil, i.index(nil, key[len(storagePrefix):]))
 			tx.write(key, &i)
 		default:
-			tx.put(key, seal(key, records[key]))
+			machine, ok := devicesOfMachine(key)
+			if !ok {
+				tx.put(key, seal(key, records[key]))
+				continue
+			}
+			var record devicesRecord
+			if err := recordDecoding.Unmarshal(records[key], &record); err != nil {
+				return errors.Annotatef(err, "decoding %q", key)
+			}
+			tx.migrateDevicesOf(machine, key, record)
 		}
 	}
 	if len(unstamped.Entities) > 0 {

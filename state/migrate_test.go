@@ -16,6 +16,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
@@ -34,10 +35,13 @@ func commonRegistry() storage.ProviderRegistry {
 	}}
 }
 
-// olderStore opens a copy of a state file that the code of schema 3 wrote.
-func olderStore(t *testing.T) kv.Store {
+// olderUUID is the UUID of the older states.
+const olderUUID = "7a3c21f4-5c1e-4f0a-9a51-0c8f3a2b6d10"
+
+// olderStore opens a copy of a state file that the code of an older schema wrote.
+func olderStore(t *testing.T, schema int) kv.Store {
 	t.Helper()
-	packed, err := os.Open(filepath.Join("testdata", "schema3.db.gz"))
+	packed, err := os.Open(filepath.Join("testdata", fmt.Sprintf("schema%d.db.gz", schema)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +67,9 @@ func olderStore(t *testing.T) kv.Store {
 }
 
 // olderWorld is the migrated state of an older store.
-func olderWorld(t *testing.T) *world {
+func olderWorld(t *testing.T, schema int) *world {
 	t.Helper()
-	w := &world{t: t, store: olderStore(t), clock: testclock.NewClock(start)}
+	w := &world{t: t, store: olderStore(t, schema), clock: testclock.NewClock(start)}
 	var err error
 	if w.State, err = state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: commonRegistry()}); err != nil {
 		t.Fatal(err)
@@ -109,12 +113,12 @@ scratch: alive, pool tmpfs of tmpfs, 16 of 16 MiB, filesystem-0-2 alive attached
 // TestMigrateSchema3 opens a state of schema 3 with storage of all providers: provisioned
 // and not, imported, attached, detached and dying.
 func TestMigrateSchema3(t *testing.T) {
-	w := olderWorld(t)
+	w := olderWorld(t, 3)
 	w.check()
 	if got := summary(w); got != olderSummary {
 		t.Errorf("the state has\n%s\nwant\n%s", got, olderSummary)
 	}
-	if w.UUID() != "7a3c21f4-5c1e-4f0a-9a51-0c8f3a2b6d10" || w.Generation() != 1 {
+	if w.UUID() != olderUUID || w.Generation() != 1 {
 		t.Errorf("the state is %s of generation %d, want the environment's UUID and 1", w.UUID(), w.Generation())
 	}
 	uuids := entityUUIDs(w)
@@ -151,6 +155,80 @@ func TestMigrateSchema3(t *testing.T) {
 	}
 }
 
+// TestMigrateBlockDevices opens states in which all block devices of a machine are one record.
+// The state of schema 4 has devices that share a serial, and devices without a name.
+func TestMigrateBlockDevices(t *testing.T) {
+	older := map[int]map[names.MachineTag][]storage.BlockDevice{
+		3: {machine0: {{DeviceName: "loop7", Size: 1024}, {DeviceName: "sda", HardwareId: "vol-remote", Size: 4096}}},
+		4: {
+			machine0: {
+				{SerialId: "nameless-2", Size: 2},
+				{SerialId: "nameless-1", Size: 1},
+				{
+					DeviceName: "loop7", BusAddress: "loop@8:1/77", Size: 64, InUse: true, MountPoint: "/srv/data",
+					FilesystemType: "ext4", UUID: "0b2e1d3c-7e55-4d8e-9a3f-7f5a1f6f0c11", Label: "data",
+				},
+				{
+					DeviceName: "sda", SerialId: "vol-remote", WWN: "0x5000c500a0b1c2d3", HardwareId: "scsi-SQEMU_vol-remote", Size: 2048,
+					DeviceLinks: []string{"/dev/disk/by-id/scsi-SQEMU_vol-remote", "/dev/disk/by-path/pci-0000:00:05.0"},
+				},
+				{DeviceName: "sda1", SerialId: "vol-remote", WWN: "0x5000c500a0b1c2d3", Size: 2047},
+			},
+			machine1: {{DeviceName: "vda", SerialId: "root", Size: 10}},
+		},
+	}
+	for schema, machines := range older {
+		w := olderWorld(t, schema)
+		w.check()
+		for machine, want := range machines {
+			if devices, err := w.MachineBlockDevices(machine); err != nil || !reflect.DeepEqual(devices, want) {
+				t.Errorf("schema %d: %s has %+v (%v), want %+v", schema, machine, devices, err, want)
+			}
+		}
+		devices, err := w.ForMachine(machine0).VolumeBlockDevices([]params.MachineStorageId{on("machine-0", "volume-2")})
+		w.must(err)
+		want := map[int]string{3: "loop7", 4: "sda"}[schema]
+		if found := devices[0]; found.Error != nil || found.Result.DeviceName != want {
+			t.Errorf("schema %d: the device of the volume is %+v, want %s", schema, found, want)
+		}
+		w.must(w.SetMachineBlockDevices(machine0, nil))
+		w.check()
+		if devices, err := w.MachineBlockDevices(machine0); err != nil || devices != nil {
+			t.Errorf("schema %d: devices that are gone are recorded: %+v (%v)", schema, devices, err)
+		}
+	}
+}
+
+// TestMigrateSchema4 opens the migrated state of schema 3 as schema 4 had it.
+func TestMigrateSchema4(t *testing.T) {
+	w := olderWorld(t, 4)
+	w.check()
+	want := strings.ReplaceAll(olderSummary, `as "vol-remote", at /dev/loop7`, `as "vol-remote", at /dev/sda`)
+	if got := summary(w); got != want {
+		t.Errorf("the state has\n%s\nwant\n%s", got, want)
+	}
+	if w.UUID() != olderUUID || w.Generation() != 1 {
+		t.Errorf("the state is %s of generation %d", w.UUID(), w.Generation())
+	}
+	w.must(w.RemoveStorage([]string{"begun", "data/0", "adopted", "going"}))
+	w.work()
+	w.check()
+}
+
+func TestMigrateLeavesDamagedBlockDevicesUnchanged(t *testing.T) {
+	w := &world{t: t, store: olderStore(t, 4)}
+	defer w.store.Close()
+	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("blockdevice/machine-1/devices", []byte{1}) }))
+	before := w.dump()
+	_, err := state.Open(state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry()})
+	if err == nil || !strings.Contains(err.Error(), `"blockdevice/machine-1/devices"`) {
+		t.Errorf("opening says %v", err)
+	}
+	if !reflect.DeepEqual(w.dump(), before) {
+		t.Error("the store has been written to")
+	}
+}
+
 // entityUUIDs returns the tags of volumes and filesystems by their UUIDs.
 func entityUUIDs(w *world) map[string]string {
 	w.t.Helper()
@@ -170,20 +248,26 @@ func entityUUIDs(w *world) map[string]string {
 // TestMigrateGivesSameUUIDsEachTime: a backup of the older state can be restored after a
 // migration, because the records of providers have the UUIDs of the first migration.
 func TestMigrateGivesSameUUIDsEachTime(t *testing.T) {
-	first, second := entityUUIDs(olderWorld(t)), entityUUIDs(olderWorld(t))
+	first, second := entityUUIDs(olderWorld(t, 3)), entityUUIDs(olderWorld(t, 3))
 	if !maps.Equal(first, second) {
 		t.Errorf("UUIDs are %v and then %v", first, second)
 	}
 }
 
 func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
-	w := &world{t: t, store: olderStore(t)}
+	for _, schema := range []int{3, 4} {
+		checkBeforeMigrate(t, schema)
+	}
+}
+
+func checkBeforeMigrate(t *testing.T, from int) {
+	w := &world{t: t, store: olderStore(t, from)}
 	defer w.store.Close()
 	before, calls := w.dump(), 0
 	keep := func(result error) func(int) error {
 		return func(schema int) error {
 			calls++
-			if schema != 3 || !reflect.DeepEqual(w.dump(), before) {
+			if schema != from || !reflect.DeepEqual(w.dump(), before) {
 				t.Errorf("BeforeMigrate for schema %d runs after the store has been written to", schema)
 			}
 			return result
@@ -211,7 +295,7 @@ func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
 }
 
 func TestMigrateFailsIfStoreChanges(t *testing.T) {
-	w := &world{t: t, store: olderStore(t)}
+	w := &world{t: t, store: olderStore(t, 3)}
 	defer w.store.Close()
 	change := func(int) error {
 		return w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Delete("pool/unused") })
@@ -226,7 +310,7 @@ func TestMigrateFailsIfStoreChanges(t *testing.T) {
 }
 
 func TestMigrateLeavesDamagedStateUnchanged(t *testing.T) {
-	w := &world{t: t, store: olderStore(t)}
+	w := &world{t: t, store: olderStore(t, 3)}
 	defer w.store.Close()
 	w.must(w.store.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("storage/raw", []byte{1}) }))
 	before := w.dump()
@@ -252,7 +336,7 @@ func TestOpenWithoutSchemaFails(t *testing.T) {
 // begun storage by the ID that it would have got. Volumes of programs are not stamped,
 // because their sources cannot do it.
 func TestMigrateListsPendingStamps(t *testing.T) {
-	w := olderWorld(t)
+	w := olderWorld(t, 3)
 	pending, err := w.PendingStamps()
 	w.must(err)
 	if len(pending) != 1 || pending[0].FormerUUID != "" {

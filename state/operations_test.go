@@ -462,7 +462,7 @@ func (o *operations) settleDown(before map[string]string) {
 	// Machines and their records, the configuration, the identity of the state and prepared
 	// imports are not storage.
 	for key, value := range o.dump() {
-		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "machine/", "environ/", "identity", "importing/"}, func(prefix string) bool {
+		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "device/", "bearers/", "machine/", "environ/", "identity", "importing/"}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)
 		})
 		if before[key] != value && storages {

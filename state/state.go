@@ -17,7 +17,7 @@ import (
 
 // schemaVersion is the version of records and keys. It is raised when older code must not read
 // what newer code has written.
-const schemaVersion = 4
+const schemaVersion = 5
 
 // Config is the configuration of a [State].
 type Config struct {
@@ -194,11 +194,10 @@ type reader struct {
 
 	registry storage.ProviderRegistry
 
-	// Caches: the identity of the state, the block devices and instance IDs of machines, the
-	// user's resource tags, and the pools of providers with one source for each pool. Each is
-	// read once, however many volumes of a bulk call need it.
+	// Caches: the identity of the state, the instance IDs of machines, the user's resource
+	// tags, and the pools of providers with one source for each pool. Each is read once,
+	// however many volumes of a bulk call need it.
 	cachedIdentity *identity
-	devices        map[machineTag]*storage.BlockDevices
 	instanceIDs    map[machineTag]string
 	tags           map[string]string
 	tagsRead       bool

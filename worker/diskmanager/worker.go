@@ -2,7 +2,7 @@ package diskmanager
 
 import (
 	"io"
-	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +23,14 @@ type BlockDeviceSetter interface {
 	// SetMachineBlockDevices replaces the recorded devices with devices, which are sorted by
 	// name. It may keep the slice, but must not change it.
 	SetMachineBlockDevices(devices []storage.BlockDevice) error
+}
+
+// BlockDeviceUpdater is an optional capability of a [BlockDeviceSetter]: to record what has
+// changed since the last call, instead of all devices.
+type BlockDeviceUpdater interface {
+	// UpdateMachineBlockDevices replaces the recorded devices that have the names of those in
+	// changed, and removes those with the names in gone. Both are sorted.
+	UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error
 }
 
 // Lister lists the block devices of the machine. One goroutine uses it.
@@ -61,7 +69,8 @@ type Logger interface {
 
 // Config configures a [Worker].
 type Config struct {
-	// Publisher receives the block devices. Required.
+	// Publisher receives the block devices. Required. A [BlockDeviceUpdater] receives all of
+	// them once, and then what changes.
 	Publisher BlockDeviceSetter
 
 	// Lister lists the block devices. Nil means those of this machine, read
@@ -205,16 +214,68 @@ func (w *Worker) loop() error {
 				poll.Reset(w.config.PollInterval)
 			}
 			storage.SortBlockDevices(devices)
-			if !first && reflect.DeepEqual(devices, published) {
-				continue
-			}
-			w.config.Logger.Debugf("publishing %d block devices", len(devices))
-			if err := w.config.Publisher.SetMachineBlockDevices(devices); err != nil {
+			if err := w.publish(devices, published, first); err != nil {
 				return errors.Annotate(err, "publishing block devices")
 			}
 			published, first = devices, false
 		}
 	}
+}
+
+// publish publishes the devices, if they differ from those that were published last, or if
+// these are the first.
+func (w *Worker) publish(devices, published []storage.BlockDevice, first bool) error {
+	changed, gone := difference(published, devices)
+	updater, ok := w.config.Publisher.(BlockDeviceUpdater)
+	switch {
+	case !first && len(changed)+len(gone) == 0:
+		return nil
+	case !first && ok:
+		w.config.Logger.Debugf("publishing %d changed block devices, %d are gone", len(changed), len(gone))
+		return updater.UpdateMachineBlockDevices(changed, gone)
+	}
+	w.config.Logger.Debugf("publishing %d block devices", len(devices))
+	return w.config.Publisher.SetMachineBlockDevices(devices)
+}
+
+// difference returns the devices in now whose name has other devices in before, and the names
+// that are only in before. Both lists of devices are sorted.
+func difference(before, now []storage.BlockDevice) (changed []storage.BlockDevice, gone []string) {
+	for len(before)+len(now) > 0 {
+		var name string
+		if len(now) == 0 || len(before) > 0 && before[0].DeviceName < now[0].DeviceName {
+			name = before[0].DeviceName
+		} else {
+			name = now[0].DeviceName
+		}
+		was, is := withName(before, name), withName(now, name)
+		switch {
+		case len(is) == 0:
+			gone = append(gone, name)
+		case !slices.EqualFunc(was, is, equal):
+			changed = append(changed, is...)
+		}
+		before, now = before[len(was):], now[len(is):]
+	}
+	return changed, gone
+}
+
+// withName returns the devices with the name, with which the list begins.
+func withName(devices []storage.BlockDevice, name string) []storage.BlockDevice {
+	n := 0
+	for n < len(devices) && devices[n].DeviceName == name {
+		n++
+	}
+	return devices[:n]
+}
+
+// equal reports whether two devices are the same in all that is known of them. It is faster
+// than reflect.DeepEqual: every change compares all devices of the machine.
+func equal(a, b storage.BlockDevice) bool {
+	return a.DeviceName == b.DeviceName && slices.Equal(a.DeviceLinks, b.DeviceLinks) && a.Label == b.Label &&
+		a.UUID == b.UUID && a.HardwareId == b.HardwareId && a.WWN == b.WWN && a.BusAddress == b.BusAddress &&
+		a.Size == b.Size && a.FilesystemType == b.FilesystemType && a.InUse == b.InUse &&
+		a.MountPoint == b.MountPoint && a.SerialId == b.SerialId
 }
 
 // listen passes on hints from events until events is closed.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -298,6 +299,82 @@ func pass(d time.Duration) {
 }
 
 func disks(names ...string) diskmanager.Hint { return diskmanager.Hint{Disks: names} }
+
+// updater is a publisher that records changes, and lists devices with all their fields.
+type updater struct {
+	*machine
+	now     []storage.BlockDevice
+	updates []string
+}
+
+func (u *updater) BlockDevices(diskmanager.Hint) ([]storage.BlockDevice, error) {
+	return slices.Clone(u.now), nil
+}
+
+func (u *updater) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
+	var names []string
+	for _, d := range changed {
+		names = append(names, d.DeviceName)
+	}
+	u.updates = append(u.updates, fmt.Sprint(names, gone))
+	return u.publishErr
+}
+
+// A publisher that can record changes gets all devices once, and then what changes in any field.
+func TestUpdaterGetsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &updater{machine: newMachine(), now: []storage.BlockDevice{{DeviceName: "sdb"}, {DeviceName: "sda"}, {SerialId: "1"}}}
+		w, err := diskmanager.New(diskmanager.Config{
+			Publisher: u, Lister: u, Events: func() (diskmanager.EventSource, error) { return u, nil }, Logger: u,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		u.wantPublished(t, "[ sda sdb]")
+		wantUpdate := func(want string, devices ...storage.BlockDevice) {
+			t.Helper()
+			u.now, u.updates = devices, nil
+			u.events <- disks("any")
+			synctest.Wait()
+			if got := strings.Join(u.updates, ", "); got != want {
+				t.Errorf("%+v: updated %q, want %q", devices, got, want)
+			}
+		}
+		nameless, sda, sdb := u.now[2], u.now[1], u.now[0]
+		wantUpdate("", nameless, sda, sdb)
+		wantUpdate("[sdaa] []", nameless, sda, storage.BlockDevice{DeviceName: "sdaa"}, sdb)
+		wantUpdate("[] [ sdaa]", sda, sdb)
+		wantUpdate("[sdc sdc] [sda]", sdb, storage.BlockDevice{DeviceName: "sdc"}, storage.BlockDevice{DeviceName: "sdc"})
+		wantUpdate("[sdc] []", sdb, storage.BlockDevice{DeviceName: "sdc"})
+		wantUpdate("[] [sdc]", sdb)
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[storage.BlockDevice]()) {
+			if field.Name == "DeviceName" {
+				continue
+			}
+			changed := sdb
+			switch value := reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index); value.Kind() {
+			case reflect.String:
+				value.SetString("new")
+			case reflect.Bool:
+				value.SetBool(true)
+			case reflect.Uint64:
+				value.SetUint(1)
+			default:
+				value.Set(reflect.ValueOf([]string{"new"}))
+			}
+			wantUpdate("[sdb] []", changed)
+			wantUpdate("[sdb] []", sdb)
+		}
+		wantUpdate("[] [sdb]")
+		u.wantPublished(t, "[ sda sdb]")
+
+		u.publishErr = errors.New("no store")
+		u.now = []storage.BlockDevice{sda}
+		u.events <- disks("sda")
+		wantDeath(t, w, u.publishErr, "publishing block devices")
+	})
+}
 
 // machine is everything around a worker: lister, publisher, events and logger.
 type machine struct {

@@ -115,6 +115,11 @@ func (a *Agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 	return a.state.SetMachineBlockDevices(machine, devices)
 }
 
+// UpdateMachineBlockDevices implements diskmanager.BlockDeviceUpdater.
+func (a *Agent) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
+	return a.state.UpdateMachineBlockDevices(machine, changed, gone)
+}
+
 // startControl makes the socket. A failure ends the agent, because an agent that cannot be
 // reached is useless.
 func (a *Agent) startControl() (worker.Worker, error) {

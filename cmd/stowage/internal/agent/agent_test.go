@@ -272,6 +272,34 @@ func TestStorageLifecycle(t *testing.T) {
 	}
 }
 
+// Of much storage that is attached already, a client gets only the number.
+func TestApplyTellsWhatIsUnfinished(t *testing.T) {
+	a, _ := start(t, config(t, t.TempDir(), &memory{}))
+	declared := func(n int) string { return strings.Replace(two, "64M,2", fmt.Sprintf("64M,%d", n), 1) }
+	for _, test := range []struct {
+		n, attached int
+		unfinished  []string
+	}{
+		{100, 0, nil},
+		{101, 0, nil}, // 100 are few enough to be watched
+		{102, 101, []string{"data/101"}},
+		{102, 102, nil},
+	} {
+		result, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(declared(test.n))})
+		if err != nil || result.Attached != test.attached || !reflect.DeepEqual(result.Unfinished, test.unfinished) {
+			t.Errorf("of %d, %d are attached and %q unfinished (%v), want %+v", test.n, result.Attached, result.Unfinished, err, test)
+		}
+		until(t, a, func(rows map[string]control.Storage) bool {
+			for _, row := range rows {
+				if row.Location == "" {
+					return false
+				}
+			}
+			return all(test.n, status.Attached)(rows)
+		})
+	}
+}
+
 func TestDryRunChangesNothing(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
 	result, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(two), DryRun: true})

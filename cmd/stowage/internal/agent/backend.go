@@ -72,8 +72,16 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 			return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 		}
 	}
-	return control.ApplyResult{Changes: plan.Changes, Names: plan.Names}, nil
+	result := control.ApplyResult{Changes: plan.Changes, Names: plan.Names}
+	if plan.Attached > maxAttachedRows && len(plan.Unfinished) <= maxEventNames {
+		result.Attached, result.Unfinished = plan.Attached, plan.Unfinished
+	}
+	return result, nil
 }
+
+// maxAttachedRows is how many instances that were attached before a client still gets when it
+// waits for a file to be applied: reading and sending many would cost more than applying it.
+const maxAttachedRows = 100
 
 // Storage implements control.Backend.
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {

@@ -33,6 +33,9 @@ type backend struct {
 	orphans []control.Orphan
 	names   []string
 	err     error
+	// attached and unfinished are in the result of Apply.
+	attached   int
+	unfinished []string
 	// events are sent by a watch one after the other; then the watch waits until it is
 	// cancelled.
 	events []control.Event
@@ -58,7 +61,7 @@ func (b *backend) recordedCalls() []string {
 
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
 	b.record("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
-	return control.ApplyResult{Changes: b.changes, Names: b.names}, b.err
+	return control.ApplyResult{Changes: b.changes, Names: b.names, Attached: b.attached, Unfinished: b.unfinished}, b.err
 }
 
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
@@ -503,6 +506,33 @@ func TestApplyWaitsForStorageInFile(t *testing.T) {
 	}
 	if got := b.recordedCalls()[len(b.recordedCalls())-1]; got != `watch ["data" "raw"]` {
 		t.Errorf("the last call is %s, want a watch of data and raw", got)
+	}
+}
+
+// What was attached before is counted, and not watched.
+func TestApplyWaitsForUnfinished(t *testing.T) {
+	failed := row("data/7", status.Error, "no space", "")
+	for _, test := range []struct {
+		unfinished []string
+		events     []control.Event
+		calls      int
+		code       int
+		want       string
+	}{
+		{nil, nil, 1, 0, "all 900 attached\n"},
+		{[]string{"data/7"}, []control.Event{event(row("data/7", status.Attached, "", "/srv/data/7"))}, 2, 0, "all 901 attached\n"},
+		{[]string{"data/7"}, []control.Event{event(failed)}, 2, 1, "1 of 901 not attached: data/7"},
+	} {
+		b := &backend{names: []string{"data"}, attached: 900, unfinished: test.unfinished, events: test.events}
+		m := newMachine(t, b)
+		r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
+		if r.code != test.code || !strings.Contains(r.stdout+r.stderr, test.want) {
+			t.Errorf("%+v, want %s", r, test.want)
+		}
+		calls := b.recordedCalls()
+		if len(calls) != test.calls || test.calls == 2 && calls[1] != `watch ["data/7"]` {
+			t.Errorf("the agent was asked %q", calls)
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func (w *waitFlags) waitFor(ctx context.Context, client *control.Client, names [
 	if !w.wait || len(names) == 0 {
 		return nil
 	}
-	return wait(ctx, client, names, g, newDisplay(out, true))
+	return wait(ctx, client, names, 0, g, newDisplay(out, true))
 }
 
 // noArgs is for commands that take none: the error says what to do instead.
@@ -108,7 +108,10 @@ only by "stowage remove NAME".`,
 			if slices.ContainsFunc(result.Changes, func(c control.Change) bool { return c.Action == control.ActionGrow }) {
 				goal = grown
 			}
-			return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
+			if result.Attached == 0 || !waiting.wait {
+				return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
+			}
+			return wait(ctx, client, result.Unfinished, result.Attached, goal, newDisplay(c.Stdout, true))
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")

@@ -193,7 +193,7 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 			logs.setOutput(live.live)
 		}
 	}
-	err := wait(ctx, a, names, attached, d)
+	err := wait(ctx, a, names, 0, attached, d)
 	logs.setOutput(c.Stderr) // before anything is written below the table
 	if ctx.Err() != nil {
 		return

@@ -145,8 +145,11 @@ func (e timeoutError) Is(target error) bool { return target == errTimedOut }
 
 // wait follows the named storage, and shows it, until all of it has reached the
 // goal or failed. The error names what failed, or what was pending when the
-// context ended.
-func wait(ctx context.Context, source source, names []string, g goal, d display) error {
+// context ended. Others, as many as before, have reached the goal already.
+func wait(ctx context.Context, source source, names []string, before int, g goal, d display) error {
+	if len(names) == 0 && before > 0 {
+		return d.finish(fmt.Sprintf("all %d %s", before, g.name)) // without names, all storage is watched
+	}
 	v := newView()
 	unfinished := map[string]bool{}
 	err := follow(ctx, source, names, v, d, func(event control.Event) error {
@@ -166,6 +169,7 @@ func wait(ctx context.Context, source source, names []string, g goal, d display)
 		return nil
 	})
 	o := g.outcome(v, names)
+	o.reached += before
 	all := o.reached + len(o.pending) + len(o.failed)
 	var timeout timeoutError
 	switch {

@@ -203,6 +203,11 @@ type ApplyResult struct {
 	Changes []Change `json:"changes"`
 	// Names are the names of the storage in the file.
 	Names []string `json:"names"`
+	// Attached is how many instances in the file were attached and large enough before, so that
+	// only those in Unfinished have to be waited for. It is 0, and Unfinished is empty, if all
+	// in Names are to be watched.
+	Attached   int      `json:"attached,omitempty"`
+	Unfinished []string `json:"unfinished,omitempty"`
 }
 
 // Event reports changes to watchers. The first event of a stream has everything that was

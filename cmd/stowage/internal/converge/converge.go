@@ -80,6 +80,10 @@ type Plan struct {
 	Changes []control.Change
 	// Names are the names of the storage in the file.
 	Names []string
+	// Attached is how many instances in the file are attached and as large as declared already.
+	// Unfinished are the names of the others.
+	Attached   int
+	Unfinished []string
 }
 
 // attributeFilesystem is the attribute by which a pool or an instance chooses the type of the
@@ -282,8 +286,14 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			} else {
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
 			}
+			if existing.Status == status.Attached && existing.Location != "" && existing.SizeMiB >= wanted.Size {
+				p.plan.Attached++
+			} else {
+				p.plan.Unfinished = append(p.plan.Unfinished, instance.Name)
+			}
 			continue
 		}
+		p.plan.Unfinished = append(p.plan.Unfinished, instance.Name)
 		if err := p.planAdd(declared, wanted, pool); err != nil {
 			return err
 		}

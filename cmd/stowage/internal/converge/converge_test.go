@@ -196,6 +196,34 @@ func TestMakeAttachesDetachedStorage(t *testing.T) {
 	}
 }
 
+// Only what is attached and large enough before needs no waiting for.
+func TestMakeTellsWhatIsUnfinished(t *testing.T) {
+	made := func(n int, change func(*state.Storage)) state.Storage {
+		return data(func(e *state.Storage) {
+			e.Name, e.MountPoint = fmt.Sprintf("data/%d", n), fmt.Sprintf("/srv/data/%d", n)
+			e.Location, e.Status, e.SizeMiB = e.MountPoint, status.Attached, e.RequestedMiB
+			if change != nil {
+				change(e)
+			}
+		})
+	}
+	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,8", 1)), situation(
+		made(0, nil), made(1, nil),
+		made(2, func(e *state.Storage) { e.Status = status.Error }),
+		made(3, func(e *state.Storage) { e.Location = "" }),
+		made(4, func(e *state.Storage) { e.SizeMiB = 1024 }),
+		made(5, func(e *state.Storage) { e.RequestedMiB, e.SizeMiB = 1024, 1024 }),
+		made(6, func(e *state.Storage) { e.Attachments, e.Status, e.Location = nil, status.Detached, "" }),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"data/2", "data/3", "data/4", "data/5", "data/6", "data/7"}
+	if plan.Attached != 2 || !reflect.DeepEqual(plan.Unfinished, want) {
+		t.Errorf("%d are attached, unfinished are %q, want 2 and %q", plan.Attached, plan.Unfinished, want)
+	}
+}
+
 func TestMakeLeavesStorageNotInFile(t *testing.T) {
 	there := func(name string) state.Storage {
 		return data(func(e *state.Storage) { e.Name, e.MountPoint = name, "/mnt/"+name })

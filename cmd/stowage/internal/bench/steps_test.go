@@ -85,6 +85,8 @@ func (m *measurement) restart() {
 		return m.receiveEvents()
 	})
 	m.time("restart-read", m.readAll)
+	devices := loopDevices(m.n)
+	m.time("restart-publish-devices", func() error { return m.state.SetMachineBlockDevices(machine, devices) })
 	m.figures["heap-B/instance"] = (liveHeap() - before) / float64(m.n)
 	info, err := os.Stat(m.file())
 	m.must(err)
@@ -108,7 +110,7 @@ func (m *measurement) changeSingly() {
 	})
 	devices := loopDevices(m.n + 10)
 	m.repeat("publish-one-device", 10, func(i int) error {
-		return m.state.SetMachineBlockDevices(machine, devices[:m.n+i+1])
+		return m.state.UpdateMachineBlockDevices(machine, devices[m.n+i:m.n+i+1], nil)
 	})
 	m.repeat("apply-one-more", 10, func(i int) error {
 		return m.apply(declaration(fmt.Sprintf("file%d", i), 1))

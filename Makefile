@@ -84,8 +84,12 @@ etcd: ## Run the suites of the store and the state on etcd: one member, three, D
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	nice scripts/fuzz '$(FUZZTIME)'
 
-bench-agent: packages ## Measure an agent with up to 90,000 directories: one more, a restart, memory, idle
+bench-agent: packages ## Measure an agent with up to 90,000 directories: one more, a restart, memory, idle (CHECK=1: quick, growth only)
+ifdef CHECK
+	STOWAGE_REQUIRE_ROOT=1 go test -count=1 -run '^TestAgentGrowth$$' -v $(SANDBOX) ./e2e -args -bounds
+else
 	STOWAGE_REQUIRE_ROOT=1 go test -timeout=0 -count=1 -run '^$$' -bench '^BenchmarkAgent$$' -benchtime 1x $(SANDBOX) ./e2e
+endif
 
 bench-apply: packages ## Measure creating and removing 200 ext4 volumes on loop devices
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +24,7 @@ func BenchmarkAgent(b *testing.B) {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
 			all := make(agentFigures)
 			for b.Loop() {
-				for unit, value := range measureAgent(b, n, time.Minute) {
+				for unit, value := range measureAgent(b, n, 5, time.Minute) {
 					all[unit] += value
 				}
 			}
@@ -30,6 +33,38 @@ func BenchmarkAgent(b *testing.B) {
 			}
 			b.ReportMetric(0, "ns/op") // hidden: it includes setup and checks
 		})
+	}
+}
+
+var checkBounds = flag.Bool("bounds", false, "measure agents for two minutes, and fail if one more costs too much among many")
+
+// maxAgentGrowth bounds the CPU time of a command for one more directory, and of what the agent
+// does about it, among 3,000 directories: it is a multiple of the same among none.
+//
+// Each bound is about 1.5 times the largest growth in six runs of TestAgentGrowth, on two
+// busy CPUs in November 2026.
+var maxAgentGrowth = map[string]float64{
+	"apply-cpu-ms":  17,
+	"detach-cpu-ms": 13,
+	"attach-cpu-ms": 7,
+}
+
+// TestAgentGrowth compares one more directory among many with one more among none.
+func TestAgentGrowth(t *testing.T) {
+	if !*checkBounds {
+		t.Skip("it takes two minutes: set -bounds")
+	}
+	const many, more = 3000, 3
+	among0 := measureAgent(t, 0, more, time.Second)
+	among := measureAgent(t, many, more, time.Second)
+	for _, unit := range slices.Sorted(maps.Keys(maxAgentGrowth)) {
+		report := t.Logf
+		growth := among[unit] / among0[unit]
+		if growth > maxAgentGrowth[unit] {
+			report = t.Errorf
+		}
+		report("%s: %.4g among none, %.4g among %d: grown by %.3g, want at most %g",
+			unit, among0[unit], among[unit], many, growth, maxAgentGrowth[unit])
 	}
 }
 
@@ -44,13 +79,19 @@ func (f agentFigures) add(operation string, n int, c cost) {
 
 type cost struct{ wall, cpu time.Duration }
 
-func (c *cost) add(d cost) {
-	c.wall += d.wall
-	c.cpu += d.cpu
+// least returns the least wall time and the least CPU time.
+func least(all []cost) cost {
+	c := all[0]
+	for _, d := range all[1:] {
+		c.wall, c.cpu = min(c.wall, d.wall), min(c.cpu, d.cpu)
+	}
+	return c
 }
 
-// measureAgent measures an agent with n directories, which it watches while they are idle.
-func measureAgent(tb testing.TB, n int, idle time.Duration) agentFigures {
+// measureAgent measures an agent with n directories and more, one by one. Of these, the least
+// figures count, since the agent also reacts to devices and mounts of other programs. It then
+// watches the agent while it is idle.
+func measureAgent(tb testing.TB, n, more int, idle time.Duration) agentFigures {
 	m := newMachine(tb)
 	m.start()
 	figures := make(agentFigures)
@@ -58,20 +99,19 @@ func measureAgent(tb testing.TB, n int, idle time.Duration) agentFigures {
 		m.writeDirectories(n, 0)
 		figures.add("up", n, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait") }))
 	}
-	const more = 5
-	var apply, detach, attach, status cost
+	var apply, detach, attach, status []cost
 	for i := range more {
 		m.writeDirectories(n, i+1)
 		one := fmt.Sprintf("one-%d", i)
-		apply.add(m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait") }))
-		detach.add(m.measure(func() { m.must("detach", one, "--wait") }))
-		attach.add(m.measure(func() { m.must("attach", one, "--wait") }))
-		status.add(m.measure(func() { m.must("status", one) }))
+		apply = append(apply, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait") }))
+		detach = append(detach, m.measure(func() { m.must("detach", one, "--wait") }))
+		attach = append(attach, m.measure(func() { m.must("attach", one, "--wait") }))
+		status = append(status, m.measure(func() { m.must("status", one) }))
 	}
-	figures.add("apply", more, apply)
-	figures.add("detach", more, detach)
-	figures.add("attach", more, attach)
-	figures.add("status", more, status)
+	figures.add("apply", 1, least(apply))
+	figures.add("detach", 1, least(detach))
+	figures.add("attach", 1, least(attach))
+	figures.add("status", 1, least(status))
 
 	before := m.agentCPU()
 	<-time.After(idle)

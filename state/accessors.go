@@ -30,6 +30,9 @@ type Accessor struct {
 	// machine is empty in the environment's scope.
 	machine machineTag
 	scope   string
+
+	// session is the number of the agent's session, 0 for a worker in this process.
+	session uint64
 }
 
 // ForMachine returns the accessors of the machine's worker. Its scope is the storage that is
@@ -272,6 +275,9 @@ func viewEach[A, V, R any](
 		return results, nil
 	}
 	err := a.st.view(func(r *reader, _ kv.Snapshot) error {
+		if err := a.checkSession(r); err != nil {
+			return err
+		}
 		for n, arg := range args {
 			value, err := get(r, arg)
 			results[n] = result(value, params.ServerError(err))
@@ -295,6 +301,9 @@ func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params
 	for from := 0; from < len(args); from += atOnce {
 		to := min(from+atOnce, len(args))
 		err := a.st.update(func(tx *txn) error {
+			if err := a.checkSession(&tx.reader); err != nil {
+				return err
+			}
 			for n := from; n < to; n++ {
 				results[n].Error = params.ServerError(set(tx, args[n]))
 			}

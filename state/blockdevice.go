@@ -17,11 +17,21 @@ import (
 // that name, nearly always one. An index entry for each text that a device bears has the names
 // of its bearers.
 
-// SetMachineBlockDevices records all block devices of the machine. It notifies watchers if
-// they differ from the recorded ones; their order does not matter. It reads all recorded
-// devices; see [State.UpdateMachineBlockDevices].
+// SetMachineBlockDevices is [Accessor.SetMachineBlockDevices] for the machine.
 func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []storage.BlockDevice) error {
-	at := newMachineTag(machine)
+	return st.ForMachine(machine).SetMachineBlockDevices(devices)
+}
+
+// UpdateMachineBlockDevices is [Accessor.UpdateMachineBlockDevices] for the machine.
+func (st *State) UpdateMachineBlockDevices(machine names.MachineTag, changed []storage.BlockDevice, gone []string) error {
+	return st.ForMachine(machine).UpdateMachineBlockDevices(changed, gone)
+}
+
+// SetMachineBlockDevices records all block devices of the accessor's machine. It notifies
+// watchers if they differ from the recorded ones; their order does not matter. It reads all
+// recorded devices; see [Accessor.UpdateMachineBlockDevices].
+func (a *Accessor) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	st, at := a.st, a.machine
 	for {
 		var seen counter
 		changed := devicesByName(devices)
@@ -48,6 +58,9 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 		// snapshot, look again.
 		current := false
 		err = st.update(func(tx *txn) error {
+			if err := a.mayPublish(tx); err != nil {
+				return err
+			}
 			now, _ := read[counter](&tx.reader, changesKey(at))
 			if current = now == seen; current {
 				tx.setDevices(at, changed)
@@ -60,20 +73,31 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 	}
 }
 
-// UpdateMachineBlockDevices is [State.SetMachineBlockDevices] for a caller that knows what has
-// changed, and costs only as much. The devices in changed replace those with the same name;
+// UpdateMachineBlockDevices is [Accessor.SetMachineBlockDevices] for a caller that knows what
+// has changed, and costs only as much. The devices in changed replace those with the same name;
 // devices with a name in gone are removed. All others stay as they are.
-func (st *State) UpdateMachineBlockDevices(machine names.MachineTag, changed []storage.BlockDevice, gone []string) error {
+func (a *Accessor) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
 	records := devicesByName(changed)
 	for _, name := range gone {
 		if _, ok := records[name]; !ok {
 			records[name] = nil
 		}
 	}
-	return st.update(func(tx *txn) error {
-		tx.setDevices(newMachineTag(machine), records)
+	return a.st.update(func(tx *txn) error {
+		if err := a.mayPublish(tx); err != nil {
+			return err
+		}
+		tx.setDevices(a.machine, records)
 		return nil
 	})
+}
+
+// mayPublish returns an error unless the accessor may record block devices.
+func (a *Accessor) mayPublish(tx *txn) error {
+	if a.machine == "" {
+		return errors.NewUnauthorized(nil, "block devices are outside the scope of the environment")
+	}
+	return a.checkSession(&tx.reader)
 }
 
 // setDevices records the block devices of the names in changed; a name without a record is

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage"
@@ -95,5 +96,19 @@ func TestUpdateMachineBlockDevices(t *testing.T) {
 		t.Errorf("recorded are %+v (%v), want the larger sdb", devices, err)
 	}
 	notified(t, events, func() {}, func() { w.must(w.UpdateMachineBlockDevices(machine0, nil, []string{"sdb"})) })
+	w.check()
+}
+
+// The environment has no block devices.
+func TestEnvironmentMayNotPublishBlockDevices(t *testing.T) {
+	w := newWorld(t)
+	for _, err := range []error{
+		w.ForEnviron().SetMachineBlockDevices([]storage.BlockDevice{{DeviceName: "sda"}}),
+		w.ForEnviron().UpdateMachineBlockDevices([]storage.BlockDevice{{DeviceName: "sda"}}, nil),
+	} {
+		if !errors.Is(err, errors.Unauthorized) {
+			t.Errorf("publishing block devices: %v", err)
+		}
+	}
 	w.check()
 }

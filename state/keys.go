@@ -37,6 +37,11 @@ func machinePrefix(machine machineTag) string { return "machine/" + string(machi
 
 func machineKey(machine machineTag) string { return machinePrefix(machine) + "machine" }
 
+// sessionPrefix is the prefix of what the watchers of a machine's session watch.
+func sessionPrefix(machine machineTag) string { return "session/" + string(machine) + "/" }
+
+func sessionKey(machine machineTag) string { return sessionPrefix(machine) + "session" }
+
 const blockDevicesPrefix = "blockdevice/"
 
 // blockDevicePrefix is the prefix of what the watchers of a machine's block devices watch.

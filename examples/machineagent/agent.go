@@ -21,7 +21,6 @@ import (
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/watcher/mounts"
@@ -101,7 +100,8 @@ func (a *agent) start(dir string) (err error) {
 		// engine would then stop the storage provisioner too, and restart both.
 		"accessors": storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
-			return diskmanager.New(diskmanager.Config{Publisher: a})
+			// The worker finds the device of a volume by the devices that are recorded here.
+			return diskmanager.New(diskmanager.Config{Publisher: a.state.ForMachine(machine)})
 		}},
 		"storage-provisioner": storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: storageprovisioner.ManifoldConfig{
@@ -132,12 +132,6 @@ func (a *agent) identify() error {
 	// A machine is provisioned when it has an instance ID: the ID by which its cloud or
 	// hypervisor identifies it. Nothing is attached to the machine before.
 	return errors.Trace(a.state.SetInstanceId(machine, instance.Id(uuid.NewString())))
-}
-
-// SetMachineBlockDevices implements diskmanager.BlockDeviceSetter. The worker finds the device
-// of a volume by the devices that are recorded here.
-func (a *agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
-	return a.state.SetMachineBlockDevices(machine, devices)
 }
 
 // stop stops the workers, then closes the state, which they use, and then its store.

@@ -107,17 +107,7 @@ func (a *Agent) startCopier() (worker.Worker, error) {
 }
 
 func (a *Agent) startDiskManager() (worker.Worker, error) {
-	return diskmanager.New(diskmanager.Config{Publisher: a, Clock: a.config.Clock})
-}
-
-// SetMachineBlockDevices implements diskmanager.BlockDeviceSetter.
-func (a *Agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
-	return a.state.SetMachineBlockDevices(machine, devices)
-}
-
-// UpdateMachineBlockDevices implements diskmanager.BlockDeviceUpdater.
-func (a *Agent) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
-	return a.state.UpdateMachineBlockDevices(machine, changed, gone)
+	return diskmanager.New(diskmanager.Config{Publisher: a.state.ForMachine(machine), Clock: a.config.Clock})
 }
 
 // startControl makes the socket. A failure ends the agent, because an agent that cannot be

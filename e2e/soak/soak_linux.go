@@ -421,9 +421,12 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	}
 	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
-			if !strings.HasPrefix(key, "sequence/") && !strings.HasPrefix(key, "blockdevice/") {
-				keys = append(keys, key)
+			for _, prefix := range []string{"sequence/", "blockdevice/", "device/", "bearers/"} {
+				if strings.HasPrefix(key, prefix) {
+					return nil
+				}
 			}
+			keys = append(keys, key)
 			return nil
 		})
 	})

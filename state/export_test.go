@@ -23,6 +23,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
 	bearers, wantBearers := make(map[string]bearersRecord), make(map[string]bearersRecord)
+	named, wantNamed := make(map[string]machineTag), make(map[string]machineTag)
 	retries, retried := make(map[string]bool), []string(nil)
 	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
@@ -69,7 +70,14 @@ func CheckStore(store kv.Store) (problems []string) {
 				_, err := decodeAt[copyRecord](key, data)
 				return err
 			case strings.HasPrefix(key, "machine/"):
-				_, err := decodeAt[machineRecord](key, data)
+				record, err := decodeAt[machineRecord](key, data)
+				if record.Name != "" {
+					wantNamed[record.Name] = machineTag(strings.Split(key, "/")[1])
+				}
+				return err
+			case strings.HasPrefix(key, "named/"):
+				at, err := decodeAt[machineTag](key, data)
+				named[key[len("named/"):]] = at
 				return err
 			case strings.HasPrefix(key, "session/"):
 				_, err := decodeAt[sessionRecord](key, data)
@@ -116,6 +124,9 @@ func CheckStore(store kv.Store) (problems []string) {
 	}
 	if !reflect.DeepEqual(index, found) {
 		problems = append(problems, fmt.Sprintf("the index is\n\t%v\nwant\n\t%v", found, index))
+	}
+	if !reflect.DeepEqual(named, wantNamed) {
+		problems = append(problems, fmt.Sprintf("the index of names of machines is\n\t%v\nwant\n\t%v", named, wantNamed))
 	}
 	if !reflect.DeepEqual(bearers, wantBearers) {
 		problems = append(problems, fmt.Sprintf("the index of block devices is\n\t%v\nwant\n\t%v", bearers, wantBearers))

@@ -27,7 +27,7 @@ const (
 	importPrefix   = "importing/"
 )
 
-// sequenceKey is the key of the next number of volumes or filesystems.
+// sequenceKey is the key of the next number of volumes, filesystems or machines.
 func sequenceKey(kind string) string { return "sequence/" + kind }
 
 // importKey is the key of the note of an import, by provider and source.
@@ -41,6 +41,9 @@ func machineKey(machine machineTag) string { return machinePrefix(machine) + "ma
 func sessionPrefix(machine machineTag) string { return "session/" + string(machine) + "/" }
 
 func sessionKey(machine machineTag) string { return sessionPrefix(machine) + "session" }
+
+// machineNameKey is the key of the tag of the machine with a name.
+func machineNameKey(name string) string { return "named/" + name }
 
 const blockDevicesPrefix = "blockdevice/"
 

@@ -1,8 +1,11 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +22,110 @@ import (
 
 type machineRecord struct {
 	InstanceID coreinstance.Id `cbor:"1,keyasint,omitempty"`
+	// Name is empty for a machine that EnsureMachine has added.
+	Name string `cbor:"2,keyasint,omitempty"`
+}
+
+// machineName is the form of the names of machines: that of host names.
+var machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// CheckMachineName returns an error that satisfies errors.IsNotValid unless the name can be that
+// of a machine: up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at
+// both ends. A number is no name, since machines have numbers too.
+func CheckMachineName(name string) error {
+	if !machineName.MatchString(name) || strings.Trim(name, "0123456789") == "" {
+		return errors.NewNotValid(nil, fmt.Sprintf(
+			"machine name %q: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends, and is not a number", name))
+	}
+	return nil
+}
+
+// AddMachine adds a machine, and returns its tag. Its number is greater than that of every other
+// machine that was ever added. The error satisfies errors.IsNotValid if the name is not valid
+// (see [CheckMachineName]), and errors.IsAlreadyExists if another machine has it.
+func (st *State) AddMachine(name string) (names.MachineTag, error) {
+	if err := CheckMachineName(name); err != nil {
+		return names.MachineTag{}, errors.Trace(err)
+	}
+	var added names.MachineTag
+	err := st.updateIfSpace(func(tx *txn) error {
+		if tx.has(machineNameKey(name)) {
+			return errors.NewAlreadyExists(nil, "another machine has this name")
+		}
+		tx.requireMark()
+		added = tx.nextMachine()
+		at := newMachineTag(added)
+		tx.write(machineNameKey(name), &at)
+		tx.write(machineKey(at), &machineRecord{Name: name})
+		return nil
+	})
+	return added, errors.Annotatef(err, "adding machine %q", name)
+}
+
+// nextMachine returns the tag of the next machine. EnsureMachine may have used its number.
+func (tx *txn) nextMachine() names.MachineTag {
+	for {
+		number := tx.increment(sequenceKey(names.MachineTagKind))
+		tag := names.NewMachineTag(strconv.FormatUint(number, 10))
+		if tx.err != nil || !tx.has(machineKey(newMachineTag(tag))) {
+			return tag
+		}
+	}
+}
+
+// Machine describes a machine.
+type Machine struct {
+	Tag names.MachineTag
+	// Name is the machine's number if the machine was added without a name.
+	Name string
+	// InstanceID is empty for a machine that is not provisioned.
+	InstanceID coreinstance.Id
+	Session    SessionInfo
+}
+
+// Machines returns all machines, sorted by name.
+func (st *State) Machines() (all []Machine, err error) {
+	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
+		return snapshot.Scan("machine/", func(key string, data []byte) error {
+			record, err := decodeAt[machineRecord](key, data)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			at, _, _ := strings.Cut(strings.TrimPrefix(key, "machine/"), "/")
+			tag, err := names.ParseMachineTag(at)
+			if err != nil {
+				return errors.Annotatef(err, "key %q", key)
+			}
+			session, _ := read[sessionRecord](r, sessionKey(machineTag(at)))
+			all = append(all, Machine{
+				Tag:        tag,
+				Name:       cmp.Or(record.Name, tag.Id()),
+				InstanceID: record.InstanceID,
+				Session:    session.info(),
+			})
+			return nil
+		})
+	})
+	slices.SortFunc(all, func(a, b Machine) int { return strings.Compare(a.Name, b.Name) })
+	return all, errors.Trace(err)
+}
+
+// MachineNamed returns the tag of the machine with the name, or with the number. The error
+// satisfies errors.IsNotFound if there is none.
+func (st *State) MachineNamed(name string) (tag names.MachineTag, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		at, ok := read[machineTag](r, machineNameKey(name))
+		if !ok && names.IsValidMachine(name) {
+			at = newMachineTag(names.NewMachineTag(name))
+			ok = r.has(machineKey(at))
+		}
+		if !ok {
+			return errors.NotFoundf("machine %q", name)
+		}
+		tag, err = names.ParseMachineTag(string(at))
+		return err
+	})
+	return tag, errors.Trace(err)
 }
 
 // EnsureMachine adds the machine unless it exists.
@@ -50,7 +157,8 @@ func (tx *txn) setInstanceID(machine machineTag, id coreinstance.Id) error {
 	case record.InstanceID != "":
 		return errors.NotValidf("%s has instance id %q: instance id %q", machine, record.InstanceID, id)
 	}
-	tx.write(machineKey(machine), &machineRecord{InstanceID: id})
+	record.InstanceID = id
+	tx.write(machineKey(machine), &record)
 	return nil
 }
 
@@ -211,8 +319,12 @@ func (st *State) LostWith(machine names.MachineTag) (lost []string, err error) {
 func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 	at := newMachineTag(machine)
 	err := st.updateAll(func(tx *txn, keys []string) error {
-		if !tx.has(machineKey(at)) {
+		record, ok := read[machineRecord](&tx.reader, machineKey(at))
+		if !ok {
 			return errors.NewNotFound(nil, "there is no such machine")
+		}
+		if record.Name != "" {
+			tx.remove(machineNameKey(record.Name))
 		}
 		var unnamed []string
 		for _, key := range keys {

@@ -34,34 +34,38 @@ type Mark struct {
 	Before, After Numbers
 }
 
-// Numbers are the next numbers of volumes and filesystems: all smaller numbers have been
-// handed out.
+// Numbers are the next numbers of volumes, filesystems and machines: all smaller numbers have
+// been handed out.
 type Numbers struct {
-	Volume, Filesystem uint64
+	Volume, Filesystem, Machine uint64
 }
 
-// behind reports whether other has handed out more numbers of either sequence.
+// behind reports whether other has handed out more numbers of any sequence.
 func (n Numbers) behind(other Numbers) bool {
-	return n.Volume < other.Volume || n.Filesystem < other.Filesystem
+	return n.Volume < other.Volume || n.Filesystem < other.Filesystem || n.Machine < other.Machine
 }
 
 // max returns the greater number of each sequence.
 func (n Numbers) max(other Numbers) Numbers {
-	return Numbers{max(n.Volume, other.Volume), max(n.Filesystem, other.Filesystem)}
+	return Numbers{max(n.Volume, other.Volume), max(n.Filesystem, other.Filesystem), max(n.Machine, other.Machine)}
 }
 
 // numbers returns the next numbers.
 func (r *reader) numbers() Numbers {
 	volume, _ := read[counter](r, sequenceKey(names.VolumeTagKind))
 	filesystem, _ := read[counter](r, sequenceKey(names.FilesystemTagKind))
-	return Numbers{uint64(volume), uint64(filesystem)}
+	machine, _ := read[counter](r, sequenceKey(names.MachineTagKind))
+	return Numbers{uint64(volume), uint64(filesystem), uint64(machine)}
 }
 
 // setNumbers makes the sequences continue with n.
 func (tx *txn) setNumbers(n Numbers) {
-	volume, filesystem := counter(n.Volume), counter(n.Filesystem)
+	volume, filesystem, machine := counter(n.Volume), counter(n.Filesystem), counter(n.Machine)
 	tx.write(sequenceKey(names.VolumeTagKind), &volume)
 	tx.write(sequenceKey(names.FilesystemTagKind), &filesystem)
+	if machine > 0 { // a state without machines that were added has no such record
+		tx.write(sequenceKey(names.MachineTagKind), &machine)
+	}
 }
 
 // requireMark makes the transaction write a mark when it ends. Call it before the transaction

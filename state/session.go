@@ -137,11 +137,13 @@ type SessionInfo struct {
 func (st *State) CurrentSession(machine names.MachineTag) (info SessionInfo, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		record, _ := read[sessionRecord](r, sessionKey(newMachineTag(machine)))
-		info = SessionInfo{record.Number, record.Refused}
+		info = record.info()
 		return nil
 	})
 	return info, errors.Trace(err)
 }
+
+func (s *sessionRecord) info() SessionInfo { return SessionInfo{s.Number, s.Refused} }
 
 // WatchSession returns a watcher that notifies when the session of a machine changes, or an
 // agent is refused.

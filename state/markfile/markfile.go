@@ -62,6 +62,7 @@ type record struct {
 type numbers struct {
 	Volume     uint64 `json:"volume"`
 	Filesystem uint64 `json:"filesystem"`
+	Machine    uint64 `json:"machine,omitempty"`
 }
 
 func newRecord(sequence uint64, mark state.Mark) record {

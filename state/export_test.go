@@ -79,6 +79,9 @@ func CheckStore(store kv.Store) (problems []string) {
 				at, err := decodeAt[machineTag](key, data)
 				named[key[len("named/"):]] = at
 				return err
+			case strings.HasPrefix(key, tokenPrefix):
+				_, err := decodeAt[tokenRecord](key, data)
+				return err
 			case strings.HasPrefix(key, "session/"):
 				_, err := decodeAt[sessionRecord](key, data)
 				return err

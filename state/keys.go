@@ -25,7 +25,11 @@ const (
 	storagePrefix  = "storage/"
 	historyPrefix  = "history/"
 	importPrefix   = "importing/"
+	tokenPrefix    = "token/"
 )
+
+// tokenKey is the key of a token, by its ID.
+func tokenKey(id string) string { return tokenPrefix + id }
 
 // sequenceKey is the key of the next number of volumes, filesystems or machines.
 func sequenceKey(kind string) string { return "sequence/" + kind }

@@ -24,6 +24,8 @@ type machineRecord struct {
 	InstanceID coreinstance.Id `cbor:"1,keyasint,omitempty"`
 	// Name is empty for a machine that EnsureMachine has added.
 	Name string `cbor:"2,keyasint,omitempty"`
+	// Enrolled is how many agents have been enrolled for the machine.
+	Enrolled uint64 `cbor:"3,keyasint,omitempty"`
 }
 
 // machineName is the form of the names of machines: that of host names.
@@ -52,23 +54,29 @@ func (st *State) AddMachine(name string) (names.MachineTag, error) {
 		if tx.has(machineNameKey(name)) {
 			return errors.NewAlreadyExists(nil, "another machine has this name")
 		}
-		tx.requireMark()
-		added = tx.nextMachine()
-		at := newMachineTag(added)
-		tx.write(machineNameKey(name), &at)
-		tx.write(machineKey(at), &machineRecord{Name: name})
-		return nil
+		var err error
+		added, err = names.ParseMachineTag(string(tx.addMachine(name)))
+		return err
 	})
 	return added, errors.Annotatef(err, "adding machine %q", name)
 }
 
+// addMachine adds a machine whose name no other has.
+func (tx *txn) addMachine(name string) machineTag {
+	tx.requireMark()
+	at := tx.nextMachine()
+	tx.write(machineNameKey(name), &at)
+	tx.write(machineKey(at), &machineRecord{Name: name})
+	return at
+}
+
 // nextMachine returns the tag of the next machine. EnsureMachine may have used its number.
-func (tx *txn) nextMachine() names.MachineTag {
+func (tx *txn) nextMachine() machineTag {
 	for {
 		number := tx.increment(sequenceKey(names.MachineTagKind))
-		tag := names.NewMachineTag(strconv.FormatUint(number, 10))
-		if tx.err != nil || !tx.has(machineKey(newMachineTag(tag))) {
-			return tag
+		at := newMachineTag(names.NewMachineTag(strconv.FormatUint(number, 10)))
+		if tx.err != nil || !tx.has(machineKey(at)) {
+			return at
 		}
 	}
 }

@@ -125,6 +125,16 @@ func (st *State) ConfirmSession(s Session) error {
 	return errors.Annotatef(err, "confirming session %d of machine %s", s.Number, s.Machine.Id())
 }
 
+// endSession ends the session of a machine, if there is one, and lets another agent open the
+// next one without a secret.
+func (tx *txn) endSession(machine machineTag) {
+	record, ok := read[sessionRecord](&tx.reader, sessionKey(machine))
+	if ok {
+		ended := sessionRecord{Number: record.Number + 1, Generation: record.Generation}
+		tx.write(sessionKey(machine), &ended)
+	}
+}
+
 // SessionInfo describes the current session of a machine.
 type SessionInfo struct {
 	// Number is 0 if there was no session yet.

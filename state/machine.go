@@ -119,7 +119,7 @@ func (st *State) Machines() (all []Machine, err error) {
 }
 
 // MachineNamed returns the tag of the machine with the name, or with the number. The error
-// satisfies errors.IsNotFound if there is none.
+// satisfies errors.IsNotFound if there is no such machine.
 func (st *State) MachineNamed(name string) (tag names.MachineTag, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		at, ok := read[machineTag](r, machineNameKey(name))

@@ -109,7 +109,7 @@ func (st *State) Tokens() (all []Token, err error) {
 	return all, errors.Trace(err)
 }
 
-// RemoveToken removes a token. The error satisfies errors.IsNotFound if there is none.
+// RemoveToken removes a token. The error satisfies errors.IsNotFound if there is no such token.
 func (st *State) RemoveToken(id string) error {
 	err := st.update(func(tx *txn) error {
 		if !tx.has(tokenKey(id)) {

@@ -1,5 +1,5 @@
 // Package etcdtest runs etcd for tests: one member within the process, or the cluster that
-// $ETCD_ENDPOINTS names, and a connection that can be interrupted.
+// $ETCD_ENDPOINTS names.
 package etcdtest
 
 import (

@@ -9,6 +9,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/etcdkv"
 	"github.com/stowage-io/stowage/testing/etcdtest"
+	"github.com/stowage-io/stowage/testing/link"
 )
 
 func acquire(t *testing.T, store kv.Leaser) kv.Lease {
@@ -69,7 +70,7 @@ func TestLease(t *testing.T) {
 func TestLeaseOfProcessThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	server, dir := etcdtest.Start(t), t.TempDir()
-	link := etcdtest.NewLink(t, server[0])
+	link := link.New(t, server[0])
 	openLeaser := func(name string, addresses ...string) *etcdkv.Store {
 		c := config(etcdtest.Dial(t, addresses...), dir, name)
 		c.LeaseTTL = 6 * time.Second

@@ -17,6 +17,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv/etcdkv"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/testing/etcdtest"
+	"github.com/stowage-io/stowage/testing/link"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -39,7 +40,7 @@ func config(client *clientv3.Client, dir, name string) etcdkv.Config {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
-	link := etcdtest.NewLink(t, server[0])
+	link := link.New(t, server[0])
 	client := etcdtest.Dial(t, link.Address())
 	kvtest.Suite{
 		Open: func(dir string) (kv.Store, error) {
@@ -120,7 +121,7 @@ func TestSharedStore(t *testing.T) {
 func TestErrorOfOldData(t *testing.T) {
 	t.Parallel()
 	server, dir := etcdtest.Start(t), t.TempDir()
-	link := etcdtest.NewLink(t, server[0])
+	link := link.New(t, server[0])
 	here := open(t, etcdtest.Dial(t, server...), dir, "here")
 	behind := open(t, etcdtest.Dial(t, link.Address()), dir, "behind")
 	link.Stall()
@@ -162,7 +163,7 @@ func TestErrorOfOldData(t *testing.T) {
 func TestFeedAfterCompaction(t *testing.T) {
 	t.Parallel()
 	server, dir := etcdtest.Start(t), t.TempDir()
-	link := etcdtest.NewLink(t, server[0])
+	link := link.New(t, server[0])
 	direct := etcdtest.Dial(t, server...)
 	here := open(t, direct, dir, "here")
 	for _, key := range []string{"deleted", "changed", "kept"} {
@@ -216,7 +217,7 @@ func TestFeedAfterCompaction(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	server, dir := etcdtest.Start(t), t.TempDir()
-	link := etcdtest.NewLink(t, server[0])
+	link := link.New(t, server[0])
 	c := config(etcdtest.Dial(t, link.Address()), dir, "a")
 	c.RequestTimeout = 3 * time.Second
 	store, err := etcdkv.Open(t.Context(), c)
@@ -256,7 +257,7 @@ func TestLimits(t *testing.T) {
 func TestRestoredServer(t *testing.T) {
 	t.Parallel()
 	before, after := etcdtest.StartWith(t, withLimits), etcdtest.StartWith(t, withLimits)
-	link := etcdtest.NewLink(t, before[0])
+	link := link.New(t, before[0])
 	store := open(t, etcdtest.Dial(t, link.Address()), t.TempDir(), "a")
 	for range 10 {
 		if err := put(t.Context(), store, "key", "1"); err != nil {
@@ -295,7 +296,7 @@ func TestSameName(t *testing.T) {
 // The lag grows while the connection is interrupted, and no transaction is possible.
 func TestLag(t *testing.T) {
 	t.Parallel()
-	link := etcdtest.NewLink(t, etcdtest.Start(t)[0])
+	link := link.New(t, etcdtest.Start(t)[0])
 	c := config(etcdtest.Dial(t, link.Address()), t.TempDir(), "a")
 	c.SyncInterval = 10 * time.Millisecond
 	store, err := etcdkv.Open(t.Context(), c)

@@ -1,4 +1,5 @@
-package etcdtest
+// Package link has a connection over TCP that a test can interrupt.
+package link
 
 import (
 	"io"
@@ -20,8 +21,8 @@ type Link struct {
 	open    map[net.Conn]struct{}
 }
 
-// NewLink returns a link to the address. It ends with the test.
-func NewLink(t testing.TB, target string) *Link {
+// New returns a link to the address. It ends with the test.
+func New(t testing.TB, target string) *Link {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -141,9 +141,24 @@ var rules = []rule{{
 	reason:   "it publishes block devices through an accessor, and does not depend on their readers",
 }, {
 	packages: []string{"./state/..."},
-	never:    []string{"./worker/...", "./cmd/..."},
+	never:    []string{"./worker/...", "./cmd/...", "./api", "./apiserver/agentapi"},
 	unless:   []string{"./worker"},
-	reason:   "workers and commands use the state, not the reverse",
+	reason:   "workers, commands and the API use the state, not the reverse",
+}, {
+	packages: []string{"./apiserver/agentapi"},
+	never:    []string{"./state/...", "./cmd/...", "./api"},
+	reason:   "it serves the accessors of package storageprovisioner, whatever state is behind them",
+}, {
+	packages: []string{"./api"},
+	never:    []string{"./apiserver/agentapi", "./state/...", "./worker/...", "./storage/provider/...", "./cmd/..."},
+	unless:   []string{"./worker"},
+	reason:   "an agent of others links the client, and no worker, provider or state with it",
+}, {
+	packages: []string{"./internal/agentwire"},
+	never:    []string{"./..."},
+	unless:   []string{"./apiserver/params", "./core/...", "./storage"},
+	direct:   true,
+	reason:   "both sides of the agent API use it, so it depends on neither",
 }, {
 	packages: []string{"./state/kv/..."},
 	never:    []string{"./state"},
@@ -190,7 +205,7 @@ var rules = []rule{{
 }, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
 	but:      []string{"./worker/storageprovisioner/metrics"},
-	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),
+	never:    append([]string{"./worker/storageprovisioner/metrics", "./api", "./apiserver/agentapi", "github.com/prometheus/..."}, agentOnly...),
 	// names imports yaml.v2 itself, and the library's interfaces use its tags.
 	notThrough: []string{"github.com/juju/names/v5"},
 	reason:     "a program that embeds the library must not link a command line, a store or a server",

@@ -70,8 +70,9 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent Agent) {
 	s.send(agentwire.Message{Type: agentwire.Hello, Methods: offeredMethods(agent)})
 	reader := agentwire.NewReader(r.Body, agentwire.MaxMessage)
 	silence := h.config.KeepAlive * agentwire.MissedKeepAlives
-	for s.ctx.Err() == nil {
-		if err := controller.SetReadDeadline(time.Now().Add(silence)); err != nil {
+	for {
+		// The end of the context sets a deadline too: look at it after this one is set.
+		if err := controller.SetReadDeadline(time.Now().Add(silence)); err != nil || s.ctx.Err() != nil {
 			return
 		}
 		message, err := reader.Next()

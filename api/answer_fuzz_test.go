@@ -47,7 +47,7 @@ func (h *hostile) RoundTrip(r *http.Request) (*http.Response, error) {
 		h.called = true
 		return respond(h.status, io.NopCloser(strings.NewReader(h.answer)))
 	}
-	return respond(http.StatusUnauthorized, io.NopCloser(strings.NewReader("")))
+	return respond(http.StatusUnauthorized, io.NopCloser(strings.NewReader(`{"error":{"message":"refused"}}`)))
 }
 
 func (h *hostile) serveStream(r *http.Request, out *io.PipeWriter) {
@@ -139,6 +139,24 @@ func TestHugeAnswer(t *testing.T) {
 	accessors := dialHostile(t, `{"result":["`+strings.Repeat("x", agentwire.MaxAnswer)+`"]}`)
 	if _, err := accessors.Life([]names.Tag{machine0}); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "answer of more than") {
 		t.Errorf("a huge answer: %v", err)
+	}
+}
+
+// An error page of a proxy is not an answer: the call is made again.
+func TestErrorPage(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadGateway} {
+		h := &hostile{status: status, answer: "<html>"}
+		client, err := api.Dial(context.Background(), api.WithTransport(api.Config{URL: "https://server", Logger: &world{}, MinDelay: 1, MaxDelay: 1}, h))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Accessors().EnvironConfig(); !errors.Is(err, api.ErrRefused) || err.Error() != "refused" {
+			t.Errorf("the second answer, which refuses, is read as %v", err)
+		}
+		if err := client.Wait(); !errors.Is(err, api.ErrRefused) {
+			t.Error(err)
+		}
+		h.streams.Wait()
 	}
 }
 

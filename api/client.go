@@ -360,19 +360,20 @@ func readAnswer(response *http.Response) ([]byte, error) {
 }
 
 // statusError returns the error for a response with a status other than 200: the accessor was
-// not called.
+// not called. If the body is not an answer of the protocol, something between client and server
+// has sent it, and the attempt is lost.
 func statusError(response *http.Response) error {
-	err := errors.Errorf("the server answers %q", response.Status)
-	if data, readErr := readAnswer(response); readErr == nil {
-		var sent *params.Error
-		if _, decoded := decode[json.RawMessage](data); errors.As(decoded, &sent) {
-			err = decoded
-		}
+	var sent *params.Error
+	data, err := readAnswer(response)
+	if err == nil {
+		_, err = decode[json.RawMessage](data)
 	}
 	switch {
+	case !errors.As(err, &sent):
+		return &lostError{errors.Errorf("answer with status %d", response.StatusCode)}
 	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
 		return errors.WithType(err, ErrRefused)
-	case response.StatusCode >= 500, response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusRequestTimeout:
+	case response.StatusCode == http.StatusServiceUnavailable:
 		return &lostError{err}
 	}
 	return err

@@ -345,6 +345,25 @@ type deadlines struct{ *httptest.ResponseRecorder }
 func (deadlines) SetReadDeadline(time.Time) error  { return nil }
 func (deadlines) SetWriteDeadline(time.Time) error { return nil }
 
+func TestStreamLimits(t *testing.T) {
+	handler := newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, 0)
+	handler.SetLimits(1, 2)
+	server := newServer(t, handler)
+	s := server.open()
+	for number := range uint64(2) {
+		s.send(agentwire.Message{Type: agentwire.Start, Watcher: number + 1, Method: "WatchVolumes"})
+		s.want(agentwire.Started)
+		s.want(agentwire.Event)
+	}
+	s.send(agentwire.Message{Type: agentwire.Start, Watcher: 3, Method: "WatchVolumes"})
+	if got := s.want(agentwire.Ended); got.Watcher != 3 || !strings.Contains(got.Error.Message, "2 watchers on one stream") {
+		t.Errorf("a third watcher: %+v", got)
+	}
+	if response := server.post(agentwire.StreamMethod, strings.NewReader("")); response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a second stream is answered with %s", response.Status)
+	}
+}
+
 func TestRequestLimits(t *testing.T) {
 	server := newServer(t, newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, 0))
 	for _, test := range []struct {

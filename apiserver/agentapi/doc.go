@@ -26,6 +26,8 @@
 //	404, 405       no: there is no such method
 //	503            no: the agent should try again
 //
+// A status with another body is not the server's but that of something in between.
+//
 // All calls can be repeated, so an agent that gets no answer makes the call again. The server
 // does not know whether a call that it is making has been given up: the embedder must keep a
 // call from taking effect after the repeated one and what followed it.

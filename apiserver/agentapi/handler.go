@@ -78,9 +78,10 @@ const (
 // requests are answered with "try again"; when Wait returns, it makes no more calls. Kill it
 // before http.Server.Shutdown, which waits for streams, and before the state is closed.
 type Handler struct {
-	config Config
+	config                  Config
+	maxStreams, maxWatchers int
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
 	killed  bool
 	killing chan struct{} // closed by Kill
 	streams int
@@ -95,7 +96,7 @@ func New(config Config) (*Handler, error) {
 	if config.KeepAlive == 0 {
 		config.KeepAlive = agentwire.KeepAlive
 	}
-	return &Handler{config: config, killing: make(chan struct{})}, nil
+	return &Handler{config: config, maxStreams: maxStreams, maxWatchers: maxWatchers, killing: make(chan struct{})}, nil
 }
 
 // Kill implements worker.Worker.
@@ -180,6 +181,9 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, agent Agent, m me
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err)
 		return
+	}
+	if err := r.Context().Err(); err != nil {
+		return // the agent has disconnected, and may have made the call again
 	}
 	result, err := do()
 	writeJSON(w, http.StatusOK, agentwire.Answer[any]{Error: params.ServerError(err), Result: result})

@@ -26,8 +26,9 @@ type stream struct {
 	sending  sync.Mutex
 	response http.ResponseWriter
 
-	mu       sync.Mutex // guards watchers
-	watchers map[uint64]*streamWatcher
+	maxWatchers int
+	mu          sync.Mutex // guards watchers
+	watchers    map[uint64]*streamWatcher
 }
 
 // streamWatcher is a watcher of a stream. Its context ends when the agent stops it.
@@ -45,11 +46,11 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent Agent) {
 		return
 	}
 	if !h.countStream(1) {
-		writeError(w, http.StatusServiceUnavailable, errors.NotYetAvailablef("another stream besides %d", maxStreams))
+		writeError(w, http.StatusServiceUnavailable, errors.NotYetAvailablef("another stream besides %d", h.maxStreams))
 		return
 	}
 	defer h.countStream(-1)
-	s := &stream{agent: agent, response: w, watchers: make(map[uint64]*streamWatcher)}
+	s := &stream{agent: agent, response: w, maxWatchers: h.maxWatchers, watchers: make(map[uint64]*streamWatcher)}
 	s.ctx, s.cancel = context.WithCancel(r.Context())
 	controller := http.NewResponseController(w)
 	s.running.Go(func() { s.keepAlive(h.config.KeepAlive) })
@@ -86,7 +87,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent Agent) {
 func (h *Handler) countStream(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.streams+n > maxStreams {
+	if h.streams+n > h.maxStreams {
 		return false
 	}
 	h.streams += n
@@ -128,36 +129,49 @@ func (s *stream) send(message agentwire.Message) {
 // receive handles a message. It reports false for one that breaks the protocol.
 func (s *stream) receive(message agentwire.Message) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	w, known := s.watchers[message.Watcher]
+	w, known := s.watchers[message.Watcher] // not known if it has just ended
+	s.mu.Unlock()
 	switch message.Type {
 	case agentwire.Alive:
-		return true
 	case agentwire.Start:
-		if known || len(s.watchers) >= maxWatchers {
+		if known {
 			return false
 		}
-		w = &streamWatcher{number: message.Watcher, acked: make(chan struct{}, 1)}
-		w.ctx, w.cancel = context.WithCancel(s.ctx)
-		s.watchers[w.number] = w
-		s.running.Go(func() { s.watch(w, message) })
-		return true
+		s.start(message)
 	case agentwire.Ack:
-		// The watcher may just have ended.
 		if known {
 			select {
 			case w.acked <- struct{}{}:
 			default:
 			}
 		}
-		return true
 	case agentwire.Stop:
 		if known {
 			w.cancel()
 		}
-		return true
+	default:
+		return false
 	}
-	return false
+	return true
+}
+
+// start starts a watcher. Only the reader of the stream adds watchers.
+func (s *stream) start(message agentwire.Message) {
+	w := &streamWatcher{number: message.Watcher, acked: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(s.ctx)
+	s.mu.Lock()
+	full := len(s.watchers) >= s.maxWatchers
+	if !full {
+		s.watchers[w.number] = w
+	}
+	s.mu.Unlock()
+	if full {
+		w.cancel()
+		err := errors.QuotaLimitExceededf("%d watchers on one stream", s.maxWatchers)
+		s.send(agentwire.Message{Type: agentwire.Ended, Watcher: w.number, Error: params.ServerError(err)})
+		return
+	}
+	s.running.Go(func() { s.watch(w, message) })
 }
 
 // watch runs a watcher.

@@ -13,9 +13,9 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// Accessors implements storageprovisioner.Accessors and all its optional capabilities by calls
-// to a server. It is safe for concurrent use. Package worker/storageprovisioner describes the
-// methods.
+// Accessors implements storageprovisioner.Accessors with all its optional capabilities, and
+// diskmanager.BlockDeviceUpdater, by calls to a server. It is safe for concurrent use. Packages
+// worker/storageprovisioner and worker/diskmanager describe the methods.
 type Accessors struct{ client *Client }
 
 // accessorMethods are the methods of Accessors, in order.
@@ -40,10 +40,12 @@ var accessorMethods = []string{
 	"SetAttempts",
 	"SetFilesystemAttachmentInfo",
 	"SetFilesystemInfo",
+	"SetMachineBlockDevices",
 	"SetStatus",
 	"SetVolumeAttachmentInfo",
 	"SetVolumeAttachmentPlanBlockInfo",
 	"SetVolumeInfo",
+	"UpdateMachineBlockDevices",
 	"VolumeAttachmentParams",
 	"VolumeAttachmentPlans",
 	"VolumeAttachments",
@@ -307,16 +309,14 @@ func replace[A any](c *Client, method string, args []A) error {
 	return err
 }
 
-// BlockDevices records the block devices of the agent's machine. It implements
-// diskmanager.BlockDeviceSetter and diskmanager.BlockDeviceUpdater.
-type BlockDevices struct{ client *Client }
+// The methods of diskmanager.BlockDeviceUpdater.
 
-// SetMachineBlockDevices implements diskmanager.BlockDeviceSetter.
-func (b BlockDevices) SetMachineBlockDevices(devices []storage.BlockDevice) error {
-	return replace(b.client, "SetMachineBlockDevices", devices)
+// SetMachineBlockDevices records all block devices of the agent's machine.
+func (a Accessors) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	return replace(a.client, "SetMachineBlockDevices", devices)
 }
 
-// UpdateMachineBlockDevices implements diskmanager.BlockDeviceUpdater.
-func (b BlockDevices) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
-	return replace(b.client, "UpdateMachineBlockDevices", []agentwire.BlockDeviceChanges{{Changed: changed, Gone: gone}})
+// UpdateMachineBlockDevices records what has changed.
+func (a Accessors) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
+	return replace(a.client, "UpdateMachineBlockDevices", []agentwire.BlockDeviceChanges{{Changed: changed, Gone: gone}})
 }

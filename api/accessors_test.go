@@ -31,8 +31,8 @@ var (
 	_ storageprovisioner.VolumeAttachmentPlanAccessor = api.Accessors{}
 	_ storageprovisioner.AttemptAccessor              = api.Accessors{}
 	_ storageprovisioner.OwnerAccessor                = api.Accessors{}
-	_ diskmanager.BlockDeviceSetter                   = api.BlockDevices{}
-	_ diskmanager.BlockDeviceUpdater                  = api.BlockDevices{}
+	_ diskmanager.BlockDeviceSetter                   = api.Accessors{}
+	_ diskmanager.BlockDeviceUpdater                  = api.Accessors{}
 	_ worker.Worker                                   = (*api.Client)(nil)
 )
 
@@ -110,6 +110,10 @@ func argsOf(t *testing.T, arg reflect.Type, round int) any {
 	case reflect.TypeFor[[]params.EntityStatusArgs]():
 		tag := []string{"volume-0-0", "volume-1"}[round%2] // the second is the environment's
 		return []params.EntityStatusArgs{{Tag: tag, Status: "attached", Info: "<&>", Data: map[string]any{"a": 1.5}}}
+	case reflect.TypeFor[[]storage.BlockDevice]():
+		return []storage.BlockDevice{{DeviceName: "sda", Size: 5}, {DeviceName: "sdb", DeviceLinks: []string{"/dev/b"}}}
+	case reflect.TypeFor[[]string]():
+		return []string{"sdc"}
 	}
 	t.Fatalf("no arguments of type %v", arg)
 	return nil
@@ -170,8 +174,8 @@ func TestMethodsThroughAPI(t *testing.T) {
 		for i := range direct.NumMethod() {
 			method := direct.Type().Method(i)
 			var args []reflect.Value
-			if method.Type.NumIn() == 2 {
-				args = append(args, reflect.ValueOf(argsOf(t, method.Type.In(1), round)))
+			for n := 1; n < method.Type.NumIn(); n++ {
+				args = append(args, reflect.ValueOf(argsOf(t, method.Type.In(n), round)))
 			}
 			got := outcome(t, through.MethodByName(method.Name).Call(args))
 			want := outcome(t, direct.Method(i).Call(args))
@@ -216,7 +220,7 @@ func asError(err *params.Error) error {
 
 func TestBlockDevicesThroughAPI(t *testing.T) {
 	w := newWorld(t)
-	published := w.dial().BlockDevices()
+	published := w.dial().Accessors()
 	check := func(want ...string) {
 		t.Helper()
 		found, err := w.MachineBlockDevices(machine0)

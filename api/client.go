@@ -180,9 +180,6 @@ func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLa
 // Accessors returns the accessors of the agent's scope.
 func (c *Client) Accessors() Accessors { return Accessors{c} }
 
-// BlockDevices returns what records the block devices of the agent's machine.
-func (c *Client) BlockDevices() BlockDevices { return BlockDevices{c} }
-
 // Kill implements worker.Worker. It ends calls in progress and watchers.
 func (c *Client) Kill() { c.tomb.Kill(nil) }
 

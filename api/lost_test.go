@@ -17,7 +17,6 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api"
-	"github.com/stowage-io/stowage/apiserver/agentapi"
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
@@ -213,7 +212,7 @@ func (b blocked) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) 
 func TestCloseEndsCalls(t *testing.T) {
 	w := newWorld(t)
 	b := blocked{w.ForMachine(machine0), make(chan struct{}), make(chan struct{})}
-	w.serve(func(*http.Request) (agentapi.Agent, error) { return agentapi.Agent{Accessors: b}, nil })
+	w.serve(func(*http.Request) (storageprovisioner.Accessors, error) { return b, nil })
 	client := w.dial()
 	var calls sync.WaitGroup
 	call := func(do func() error) {
@@ -231,7 +230,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	w.disconnect() // the client now waits between attempts
 	call(func() error { _, err := client.Accessors().WatchVolumes(); return err })
 	call(func() error { return client.Accessors().SetStatus([]params.EntityStatusArgs{{Tag: "volume-0"}}) })
-	call(func() error { return client.BlockDevices().SetMachineBlockDevices(nil) })
+	call(func() error { return client.Accessors().SetMachineBlockDevices(nil) })
 	w.must(client.Close())
 	calls.Wait()
 	if _, err := client.Accessors().WatchVolumes(); !errors.Is(err, api.ErrClosed) {
@@ -250,8 +249,8 @@ func TestRefused(t *testing.T) {
 		volumes, err := client.Accessors().WatchVolumes()
 		w.must(err)
 		receive(t, volumes.Changes(), "an event")
-		refuse := func(*http.Request) (agentapi.Agent, error) {
-			return agentapi.Agent{}, errors.WithType(errors.New("machine 0 was removed"), kind)
+		refuse := func(*http.Request) (storageprovisioner.Accessors, error) {
+			return nil, errors.WithType(errors.New("machine 0 was removed"), kind)
 		}
 		check := func(what string, err error) {
 			t.Helper()
@@ -284,10 +283,10 @@ func TestRefused(t *testing.T) {
 func TestAuthenticationFails(t *testing.T) {
 	w := newWorld(t)
 	failed := make(chan struct{}, 1)
-	w.serve(func(r *http.Request) (agentapi.Agent, error) {
+	w.serve(func(r *http.Request) (storageprovisioner.Accessors, error) {
 		select {
 		case failed <- struct{}{}:
-			return agentapi.Agent{}, errors.New("no quorum")
+			return nil, errors.New("no quorum")
 		default:
 			return w.agent(r)
 		}
@@ -302,8 +301,8 @@ func TestAuthenticationFails(t *testing.T) {
 
 func TestDialFails(t *testing.T) {
 	w := newWorld(t)
-	w.serve(func(*http.Request) (agentapi.Agent, error) {
-		return agentapi.Agent{Accessors: struct{ storageprovisioner.Accessors }{w.ForMachine(machine0)}}, nil
+	w.serve(func(*http.Request) (storageprovisioner.Accessors, error) {
+		return struct{ storageprovisioner.Accessors }{w.ForMachine(machine0)}, nil
 	})
 	if _, err := api.Dial(context.Background(), w.config()); !errors.Is(err, errors.NotSupported) || !strings.Contains(err.Error(), "by the server: Attempts") {
 		t.Errorf("a server without optional capabilities: %v", err)
@@ -327,12 +326,12 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// The server has no block devices for the environment's agent.
-func TestMissingBlockDevices(t *testing.T) {
+// The environment's agent may not publish block devices.
+func TestNoBlockDevicesOfTheEnvironment(t *testing.T) {
 	w := newWorld(t)
 	config := w.config()
-	w.serve(func(*http.Request) (agentapi.Agent, error) { return agentapi.Agent{Accessors: w.ForEnviron()}, nil })
-	if err := w.dialWith(config).BlockDevices().SetMachineBlockDevices(nil); !errors.Is(err, errors.NotImplemented) {
+	w.serve(func(*http.Request) (storageprovisioner.Accessors, error) { return w.ForEnviron(), nil })
+	if err := w.dialWith(config).Accessors().SetMachineBlockDevices(nil); !errors.Is(err, errors.Unauthorized) {
 		t.Errorf("publishing: %v", err)
 	}
 }
@@ -342,8 +341,8 @@ func TestWatcherFails(t *testing.T) {
 	w := newWorld(t)
 	other, err := state.Open(state.Config{Store: kvtest.NewMemory(), Clock: clock.WallClock, Registry: w.registry})
 	w.must(err)
-	w.serve(func(*http.Request) (agentapi.Agent, error) {
-		return agentapi.Agent{Accessors: other.ForMachine(machine0)}, nil
+	w.serve(func(*http.Request) (storageprovisioner.Accessors, error) {
+		return other.ForMachine(machine0), nil
 	})
 	volumes, err := w.dial().Accessors().WatchVolumes()
 	w.must(err)

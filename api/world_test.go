@@ -25,6 +25,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/link"
 	"github.com/stowage-io/stowage/testing/providerfake"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -50,7 +51,7 @@ type world struct {
 
 	mu sync.Mutex
 	// authenticate is what the server asks.
-	authenticate func(*http.Request) (agentapi.Agent, error)
+	authenticate func(*http.Request) (storageprovisioner.Accessors, error)
 	messages     []string
 	// lost receives when a client has lost its connection, again when it has a new one.
 	lost, again chan struct{}
@@ -96,26 +97,15 @@ func (w *world) must(err error) {
 }
 
 // agent is the default of authenticate.
-func (w *world) agent(r *http.Request) (agentapi.Agent, error) {
+func (w *world) agent(r *http.Request) (storageprovisioner.Accessors, error) {
 	if r.TLS.ServerName == "" {
-		return agentapi.Agent{Accessors: w.ForEnviron()}, nil
+		return w.ForEnviron(), nil
 	}
-	return agentapi.Agent{Accessors: w.ForMachine(machine0), BlockDevices: devices{w.State}}, nil
-}
-
-// devices records the block devices of machine 0.
-type devices struct{ *state.State }
-
-func (d devices) SetMachineBlockDevices(all []storage.BlockDevice) error {
-	return d.State.SetMachineBlockDevices(machine0, all)
-}
-
-func (d devices) UpdateMachineBlockDevices(changed []storage.BlockDevice, gone []string) error {
-	return d.State.UpdateMachineBlockDevices(machine0, changed, gone)
+	return w.ForMachine(machine0), nil
 }
 
 // serve sets what the server asks about requests.
-func (w *world) serve(authenticate func(*http.Request) (agentapi.Agent, error)) {
+func (w *world) serve(authenticate func(*http.Request) (storageprovisioner.Accessors, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.authenticate = authenticate
@@ -148,7 +138,7 @@ func (s *server) address() string { return s.http.Listener.Addr().String() }
 func (w *world) startServer() *server {
 	w.t.Helper()
 	handler, err := agentapi.New(agentapi.Config{
-		Authenticate: func(r *http.Request) (agentapi.Agent, error) {
+		Authenticate: func(r *http.Request) (storageprovisioner.Accessors, error) {
 			w.mu.Lock()
 			authenticate := w.authenticate
 			w.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -54,9 +55,9 @@ func openState(t testing.TB) *state.State {
 }
 
 // newHandler returns a handler of an agent, which is killed at the end of the test.
-func newHandler(t testing.TB, agent agentapi.Agent, keepAlive time.Duration) *agentapi.Handler {
+func newHandler(t testing.TB, agent storageprovisioner.Accessors, keepAlive time.Duration) *agentapi.Handler {
 	handler, err := agentapi.New(agentapi.Config{
-		Authenticate: func(*http.Request) (agentapi.Agent, error) { return agent, nil },
+		Authenticate: func(*http.Request) (storageprovisioner.Accessors, error) { return agent, nil },
 		Logger:       logger{t},
 		KeepAlive:    keepAlive,
 	})
@@ -171,7 +172,7 @@ func (s *testStream) want(kind agentwire.Type) agentwire.Message {
 // An agent that sends nothing is gone, and its watchers end.
 func TestSilentAgentIsCut(t *testing.T) {
 	a := newWatched(t)
-	handler := newHandler(t, agentapi.Agent{Accessors: a}, 50*time.Millisecond)
+	handler := newHandler(t, a, 50*time.Millisecond)
 	s := newServer(t, handler).open()
 	s.send(agentwire.Message{Type: agentwire.Start, Watcher: 1, Method: "WatchVolumes"})
 	s.want(agentwire.Started)
@@ -218,7 +219,7 @@ func (a watched) wantEnded(t testing.TB) {
 
 // Killing the handler ends streams, and turns later requests away.
 func TestKillEndsStreams(t *testing.T) {
-	handler := newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, time.Hour)
+	handler := newHandler(t, openState(t).ForMachine(machine0), time.Hour)
 	server := newServer(t, handler)
 	s := server.open()
 	s.send(agentwire.Message{Type: agentwire.Start, Watcher: 1, Method: "WatchMachine", Args: []string{"machine-0"}})
@@ -238,7 +239,7 @@ func TestKillEndsStreams(t *testing.T) {
 
 // An embedder ends a stream by the context of its request.
 func TestContextEndsStream(t *testing.T) {
-	handler := newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, time.Hour)
+	handler := newHandler(t, openState(t).ForMachine(machine0), time.Hour)
 	ctx, revoke := context.WithCancel(context.Background())
 	s := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, cancel := context.WithCancel(r.Context())
@@ -255,7 +256,7 @@ func TestContextEndsStream(t *testing.T) {
 // The next event of a watcher waits for the acknowledgement of the last one.
 func TestEventsWaitForAcknowledgement(t *testing.T) {
 	st := openState(t)
-	s := newServer(t, newHandler(t, agentapi.Agent{Accessors: st.ForMachine(machine0)}, time.Hour)).open()
+	s := newServer(t, newHandler(t, st.ForMachine(machine0), time.Hour)).open()
 	watch := func(number uint64) {
 		t.Helper()
 		s.send(agentwire.Message{Type: agentwire.Start, Watcher: number, Method: "WatchBlockDevices", Args: []string{"machine-0"}})
@@ -280,7 +281,7 @@ func TestEventsWaitForAcknowledgement(t *testing.T) {
 
 func TestStreamProtocol(t *testing.T) {
 	a := newWatched(t)
-	server := newServer(t, newHandler(t, agentapi.Agent{Accessors: a}, 0))
+	server := newServer(t, newHandler(t, a, 0))
 	s := server.open()
 	for number, test := range []struct {
 		method string
@@ -333,7 +334,7 @@ func TestStreamProtocol(t *testing.T) {
 	// HTTP/1 has no streams.
 	request := httptest.NewRequest(http.MethodPost, agentwire.Prefix+agentwire.StreamMethod, nil)
 	recorder := httptest.NewRecorder()
-	newHandler(t, agentapi.Agent{Accessors: a}, 0).ServeHTTP(deadlines{recorder}, request)
+	newHandler(t, a, 0).ServeHTTP(deadlines{recorder}, request)
 	if recorder.Code != http.StatusHTTPVersionNotSupported {
 		t.Errorf("a stream over HTTP/1 is answered with %d", recorder.Code)
 	}
@@ -346,7 +347,7 @@ func (deadlines) SetReadDeadline(time.Time) error  { return nil }
 func (deadlines) SetWriteDeadline(time.Time) error { return nil }
 
 func TestStreamLimits(t *testing.T) {
-	handler := newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, 0)
+	handler := newHandler(t, openState(t).ForMachine(machine0), 0)
 	handler.SetLimits(1, 2)
 	server := newServer(t, handler)
 	s := server.open()
@@ -365,7 +366,7 @@ func TestStreamLimits(t *testing.T) {
 }
 
 func TestRequestLimits(t *testing.T) {
-	server := newServer(t, newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, 0))
+	server := newServer(t, newHandler(t, openState(t).ForMachine(machine0), 0))
 	for _, test := range []struct {
 		method, body string
 		status       int
@@ -378,7 +379,6 @@ func TestRequestLimits(t *testing.T) {
 		{"SetVolumeInfo", `{"args":[{"info":{"size":-1}}]}`, http.StatusBadRequest, params.CodeNotValid},
 		{"Life", `{"args":["` + strings.Repeat("x", agentwire.MaxRequest) + `"]}`, http.StatusRequestEntityTooLarge, params.CodeNotValid},
 		{"EnvironConfig", `{}`, http.StatusOK, params.CodeNotFound}, // an error of the accessor
-		{"SetMachineBlockDevices", `{}`, http.StatusNotFound, params.CodeNotImplemented},
 		{"String", `{}`, http.StatusNotFound, params.CodeNotImplemented},
 		{"../user/x", `{}`, http.StatusNotFound, params.CodeNotImplemented},
 	} {
@@ -406,7 +406,7 @@ func TestRequestLimits(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	good := agentapi.Config{Authenticate: func(*http.Request) (agentapi.Agent, error) { return agentapi.Agent{}, nil }, Logger: logger{t}}
+	good := agentapi.Config{Authenticate: func(*http.Request) (storageprovisioner.Accessors, error) { return nil, nil }, Logger: logger{t}}
 	for want, change := range map[string]func(*agentapi.Config){
 		"Authenticate": func(c *agentapi.Config) { c.Authenticate = nil },
 		"Logger":       func(c *agentapi.Config) { c.Logger = nil },
@@ -433,7 +433,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("SetVolumeInfo", []byte(`{"args":[{"info":{"size":1e400}}]}`))
 	f.Fuzz(func(t *testing.T, method string, body []byte) {
 		st := openState(t)
-		handler := newHandler(t, agentapi.Agent{Accessors: st.ForMachine(machine0)}, 0)
+		handler := newHandler(t, st.ForMachine(machine0), 0)
 		request := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
 		request.URL.Path = agentwire.Prefix + method
 		recorder := httptest.NewRecorder()
@@ -461,7 +461,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte(`{"type":"hello","methods":[]}`))
 	f.Add([]byte(`{"type":"start"`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		handler := newHandler(t, agentapi.Agent{Accessors: openState(t).ForMachine(machine0)}, 0)
+		handler := newHandler(t, openState(t).ForMachine(machine0), 0)
 		request := httptest.NewRequest(http.MethodPost, agentwire.Prefix+agentwire.StreamMethod, bytes.NewReader(body))
 		request.ProtoMajor = 2
 		recorder := httptest.NewRecorder()

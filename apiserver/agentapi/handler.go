@@ -13,20 +13,8 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/internal/agentwire"
-	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
-
-// Agent is what an agent may use. The methods of both fields may be called concurrently.
-type Agent struct {
-	// Accessors are the accessors of the agent's scope, which check every entity of every
-	// call. Their optional capabilities are served too. Required.
-	Accessors storageprovisioner.Accessors
-	// BlockDevices records the block devices of the agent's machine. It may be a
-	// diskmanager.BlockDeviceUpdater. Nil: the agent publishes none, because it is the
-	// environment's.
-	BlockDevices diskmanager.BlockDeviceSetter
-}
 
 // Logger receives messages for the operator.
 type Logger interface {
@@ -35,12 +23,15 @@ type Logger interface {
 
 // Config configures a [Handler].
 type Config struct {
-	// Authenticate returns what the sender of a request may use. An error that satisfies
+	// Authenticate returns the accessors that the sender of a request may use: those of its
+	// scope, which check every entity of every call. Their optional capabilities are served
+	// too, and the recording of block devices, if they are a diskmanager.BlockDeviceSetter or a
+	// diskmanager.BlockDeviceUpdater. Their methods may be called concurrently. An error that satisfies
 	// errors.Is(err, errors.Unauthorized) or errors.Is(err, errors.Forbidden) refuses the
 	// agent for good, and is sent to it. After any other error the agent tries again. A
 	// stream is authenticated once, when it begins: to end it, cancel the context of its
 	// request. Required.
-	Authenticate func(*http.Request) (Agent, error)
+	Authenticate func(*http.Request) (storageprovisioner.Accessors, error)
 	// Logger is required.
 	Logger Logger
 	// KeepAlive is the time between two messages on an idle stream. Both sides should use the
@@ -162,7 +153,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // call serves one call. Its answer has the status 200 whether the accessor has returned results
 // or an error: other statuses say that the accessor was not called.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, agent Agent, m method) {
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, agent storageprovisioner.Accessors, m method) {
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
 		writeError(w, http.StatusInternalServerError, err)
 		return

@@ -16,10 +16,10 @@ import (
 // method is a method of the accessors, or of one of their optional capabilities.
 type method struct {
 	// offered reports whether the agent has the capability.
-	offered func(Agent) bool
+	offered func(sp.Accessors) bool
 	// prepare reads the body of a request, and returns the call that it requests. Its error is
 	// about the body.
-	prepare func(Agent, []byte) (call func() (any, error), err error)
+	prepare func(sp.Accessors, []byte) (call func() (any, error), err error)
 }
 
 // methods are the methods with a request of their own, by name.
@@ -80,16 +80,13 @@ var methods = map[string]method{
 	}),
 }
 
-// capability returns what an agent may use as an interface I.
-func capability[I any](agent Agent) (I, bool) {
-	if i, ok := agent.Accessors.(I); ok {
-		return i, true
-	}
-	i, ok := agent.BlockDevices.(I)
+// capability returns the accessors of an agent as an interface I.
+func capability[I any](agent sp.Accessors) (I, bool) {
+	i, ok := agent.(I)
 	return i, ok
 }
 
-func offers[I any](agent Agent) bool {
+func offers[I any](agent sp.Accessors) bool {
 	_, ok := capability[I](agent)
 	return ok
 }
@@ -103,7 +100,7 @@ func newMethod[I, A any](do func(I, []A) (any, error)) method {
 func newMethodWith[I, W, A any](convert func(W) (A, error), do func(I, []A) (any, error)) method {
 	return method{
 		offered: offers[I],
-		prepare: func(agent Agent, body []byte) (func() (any, error), error) {
+		prepare: func(agent sp.Accessors, body []byte) (func() (any, error), error) {
 			i, ok := capability[I](agent)
 			if !ok {
 				return nil, errors.NotImplementedf("this method")
@@ -141,8 +138,8 @@ func write[I, A any](do func(I, []A) error) method {
 
 // watchMethod is a method that starts a watcher.
 type watchMethod struct {
-	offered func(Agent) bool
-	start   func(Agent, []string) (source, error)
+	offered func(sp.Accessors) bool
+	start   func(sp.Accessors, []string) (source, error)
 }
 
 // source is a watcher of any kind.
@@ -175,7 +172,7 @@ type changer[E any] interface {
 
 // watch returns a method that starts a watcher without arguments.
 func watch[I, E any, W changer[E]](do func(I) (W, error)) watchMethod {
-	return watchMethod{offered: offers[I], start: func(agent Agent, args []string) (source, error) {
+	return watchMethod{offered: offers[I], start: func(agent sp.Accessors, args []string) (source, error) {
 		if len(args) != 0 {
 			return source{}, errors.NotValidf("%d arguments", len(args))
 		}
@@ -190,7 +187,7 @@ func watch[I, E any, W changer[E]](do func(I) (W, error)) watchMethod {
 
 // watchMachine returns a method that starts a watcher of a machine.
 func watchMachine[I, E any, W changer[E]](do func(I, names.MachineTag) (W, error)) watchMethod {
-	return watchMethod{offered: offers[I], start: func(agent Agent, args []string) (source, error) {
+	return watchMethod{offered: offers[I], start: func(agent sp.Accessors, args []string) (source, error) {
 		if len(args) != 1 {
 			return source{}, errors.NotValidf("%d arguments", len(args))
 		}
@@ -222,7 +219,7 @@ func newSource[E any](w changer[E], err error) (source, error) {
 }
 
 // offeredMethods returns the names of the methods that an agent may call, in order.
-func offeredMethods(agent Agent) []string {
+func offeredMethods(agent sp.Accessors) []string {
 	var found []string
 	for name, m := range methods {
 		if m.offered(agent) {

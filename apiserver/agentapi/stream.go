@@ -12,12 +12,13 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 // stream is a stream with its watchers. The goroutine of the request reads the agent's messages.
 // One goroutine for each watcher sends its events.
 type stream struct {
-	agent   Agent
+	agent   storageprovisioner.Accessors
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -40,7 +41,7 @@ type streamWatcher struct {
 	acked chan struct{}
 }
 
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent Agent) {
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent storageprovisioner.Accessors) {
 	if r.ProtoMajor < 2 {
 		writeError(w, http.StatusHTTPVersionNotSupported, errors.NotSupportedf("a stream over %s", r.Proto))
 		return

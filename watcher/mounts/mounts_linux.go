@@ -1,7 +1,11 @@
 package mounts
 
 import (
+	"hash/maphash"
+	"maps"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -16,8 +20,18 @@ import (
 const gather = time.Second
 
 // Watch returns a watcher of the mount namespace of this process. It reports that something
-// has been mounted, unmounted, moved or remounted there, but not what. Changes within a second
-// are reported together. The watcher keeps one thread of the process blocked.
+// has been mounted, unmounted, moved or remounted there. Changes within a second are reported
+// together. The watcher keeps one thread of the process blocked.
+//
+// The watcher also says what has changed. It has a method
+//
+//	ChangedMounts() (paths []string, all bool)
+//
+// that reads the table of mounts, and returns the paths at which mounts have come, gone or
+// changed since the previous call: for a mount that was moved, both paths. It does not return a
+// path at which a mount came and went between two calls, or was replaced by an equal one. all
+// says that any mount may have changed: in the first call, and if the table could not be read in
+// this call or the previous one.
 func Watch() (watcher.NotifyWatcher, error) {
 	return watch("/proc/self/mountinfo", gather)
 }
@@ -35,9 +49,11 @@ func watch(path string, gather time.Duration) (watcher.NotifyWatcher, error) {
 		return nil, errors.Annotate(err, "watching mounts")
 	}
 	w := &mounts{
+		path:    path,
 		table:   table,
 		asleep:  asleep,
 		gather:  gather,
+		seed:    maphash.MakeSeed(),
 		changed: make(chan struct{}),
 		changes: make(chan struct{}),
 	}
@@ -53,11 +69,17 @@ func watch(path string, gather time.Duration) (watcher.NotifyWatcher, error) {
 // mounts implements watcher.NotifyWatcher.
 type mounts struct {
 	tomb  tomb.Tomb
+	path  string
 	table int
 	// asleep becomes readable when the watcher is to end.
 	asleep           *os.File
 	gather           time.Duration
 	changed, changes chan struct{}
+
+	seed maphash.Seed
+	mu   sync.Mutex
+	// known is the table that ChangedMounts read last, nil after a failure.
+	known table
 }
 
 // Kill implements worker.Worker.
@@ -68,6 +90,21 @@ func (w *mounts) Wait() error { return w.tomb.Wait() }
 
 // Changes implements watcher.NotifyWatcher.
 func (w *mounts) Changes() <-chan struct{} { return w.changes }
+
+// ChangedMounts returns the paths at which mounts have changed, as documented at [Watch].
+func (w *mounts) ChangedMounts() (paths []string, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.known
+	var err error
+	if w.known, err = readTable(w.path, w.seed, last); err != nil || last == nil {
+		return nil, true
+	}
+	changed := make(map[string]struct{})
+	last.addMissing(changed, w.known)
+	w.known.addMissing(changed, last)
+	return slices.Sorted(maps.Keys(changed)), false
+}
 
 // send sends a first event, and then one event after changes, when the receiver is ready.
 func (w *mounts) send() error {

@@ -61,6 +61,28 @@ func TestExternalMountChangesAreShown(t *testing.T) {
 		}
 		wantStatus(name, "attached", "")
 	}
+	// So it does when the mount was over the directory that contains all mount points.
+	if err := unix.Mount("over", m.mount(""), "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		wantStatus(name, "error", "")
+	}
+	if err := unix.Unmount(m.mount(""), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		wantStatus(name, "attached", "")
+	}
+	// A mount that is made read-only is not as it was attached either.
+	if err := unix.Mount("", m.mount("ram"), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus("ram", "error", "read-only")
+	if err := unix.Mount("", m.mount("ram"), "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus("ram", "attached", "")
 	m.must("remove", "ram", "tree", "disk", "--wait")
 	m.wantNoStorage()
 	m.stop()

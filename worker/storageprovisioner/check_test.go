@@ -2,13 +2,17 @@ package storageprovisioner_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -265,4 +269,139 @@ func (s *checkSuite) TestMountsInvalidInEnvironScope(c *gc.C) {
 		Mounts: func() (watcher.NotifyWatcher, error) { return nil, nil },
 	}
 	c.Check(cfg.Validate(), gc.ErrorMatches, "Mounts with an environment Scope not valid")
+}
+
+// changesSuite has a watcher of mounts that says what has changed.
+type changesSuite struct {
+	baseSuite
+	mounts *changingMounts
+
+	mu     sync.Mutex
+	checks map[string]int
+}
+
+var _ = gc.Suite(&changesSuite{})
+
+// changingMounts is a watcher of mounts with what its ChangedMounts returns next.
+type changingMounts struct {
+	*watchertest.Notify
+	mu    sync.Mutex
+	paths []string
+	all   bool
+	panic bool
+}
+
+func (w *changingMounts) ChangedMounts() (paths []string, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.panic {
+		panic("ChangedMounts")
+	}
+	paths, all = w.paths, w.all
+	w.paths, w.all = nil, false
+	return paths, all
+}
+
+func (w *changingMounts) add(all bool, paths ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paths, w.all = append(w.paths, paths...), w.all || all
+}
+
+// many is the number of filesystems, mounted at /srv/0 and so on.
+const many = 50
+
+func (s *changesSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.addMachine("0", "instance-0")
+	s.checks = make(map[string]int)
+	s.source.Options.CheckFilesystem = func(id string) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.checks[id]++
+		return nil
+	}
+	cfg := s.config(c, true)
+	s.mounts = &changingMounts{Notify: watchertest.New(struct{}{}), all: true}
+	cfg.Mounts = func() (watcher.NotifyWatcher, error) { return s.mounts, nil }
+	cfg.ResyncInterval = time.Hour
+	s.start(c, cfg)
+	var ids []string
+	for i := range many {
+		ids = append(ids, strconv.Itoa(i))
+		s.addMount(ids[i], "dynamic", "")
+	}
+	s.filesystemsChanged(c, ids...)
+	s.filesystemAttachmentsChanged(c, "machine-0", ids...)
+	s.barrier(c)
+	s.barrier(c)
+	// The first report after their attachment is followed by a check of all.
+	c.Check(s.checked(c, func() { s.mounts.Deliver(c, struct{}{}) }), gc.HasLen, many)
+}
+
+// checked returns the filesystems that the worker checks after a report of changes.
+func (s *changesSuite) checked(c *gc.C, report func()) []string {
+	s.takeChecked()
+	report()
+	s.barrier(c)
+	s.barrier(c)
+	return s.takeChecked()
+}
+
+// takeChecked returns the filesystems that have been checked since the previous call, without
+// those of barriers.
+func (s *changesSuite) takeChecked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	checked := []string{}
+	for i := range many {
+		id := fmt.Sprintf("fs-%d", i)
+		for range s.checks[id] {
+			checked = append(checked, id)
+		}
+	}
+	clear(s.checks)
+	return checked
+}
+
+// Only the filesystems that a change of mounts concerns are checked.
+// Behaviour G12.
+func (s *changesSuite) TestOnlyConcernedFilesystemsChecked(c *gc.C) {
+	report := func(all bool, paths ...string) func() {
+		return func() {
+			s.mounts.add(all, paths...)
+			s.mounts.Deliver(c, struct{}{})
+		}
+	}
+	c.Check(s.checked(c, report(false, "/srv/7")), jc.DeepEquals, []string{"fs-7"})
+	c.Check(s.checked(c, report(false, "/srv/7", "/srv/8/below", "/home")), jc.DeepEquals, []string{"fs-7"})
+	c.Check(s.checked(c, report(false)), gc.HasLen, 0)
+	c.Check(s.checked(c, report(false, "/srv")), gc.HasLen, many)
+	c.Check(s.checked(c, report(true)), gc.HasLen, many)
+	c.Check(s.checked(c, func() { s.advance(c, time.Hour) }), gc.HasLen, many)
+}
+
+// Changes while the worker waits for the next check are not forgotten.
+// Behaviour G12.
+func (s *changesSuite) TestChangesDuringPauseAreChecked(c *gc.C) {
+	s.source.OnCall("CheckFilesystems", func(context.Context) error {
+		s.clock.Advance(time.Second)
+		return nil
+	})
+	report := func(path string) {
+		s.mounts.add(false, path)
+		s.mounts.Deliver(c, struct{}{})
+	}
+	c.Check(s.checked(c, func() { report("/srv/1") }), jc.DeepEquals, []string{"fs-1"})
+	c.Check(s.checked(c, func() { report("/srv/2"); report("/srv/3") }), gc.HasLen, 0)
+	c.Check(s.checked(c, func() { s.advance(c, time.Minute) }), jc.DeepEquals, []string{"fs-2", "fs-3"})
+}
+
+// If the watcher cannot say what has changed, everything is checked.
+// Behaviour G12.
+func (s *changesSuite) TestPanicOfChangedMountsChecksAll(c *gc.C) {
+	s.mounts.mu.Lock()
+	s.mounts.panic = true
+	s.mounts.mu.Unlock()
+	c.Check(s.checked(c, func() { s.mounts.Deliver(c, struct{}{}) }), gc.HasLen, many)
 }

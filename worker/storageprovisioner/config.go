@@ -90,8 +90,14 @@ type Config struct {
 	// Mounts starts a watcher that reports mounts and unmounts on the machine, in a machine's
 	// scope. After a report the worker checks the attached filesystems of each
 	// storage.FilesystemChecker. Without such a watcher (nil) it checks them only at each
-	// resync, as it does the volumes of a storage.VolumeChecker. Package watcher/mounts
-	// provides a watcher.
+	// resync, as it does the volumes of a storage.VolumeChecker.
+	//
+	// If the watcher has a method ChangedMounts() (paths []string, all bool), as that of
+	// package watcher/mounts has, the worker calls it after a report, from another goroutine
+	// than Changes. The method returns the paths at which mounts have changed since the
+	// previous call. Unless all is true, the worker then checks only the filesystems whose mount
+	// point, as the source returned it, is one of these paths or below one, those attached since
+	// the previous call, and those whose last check has failed.
 	Mounts func() (watcher.NotifyWatcher, error)
 
 	// Retry says when the worker retries failed operations. Zero: see [RetryPolicy].

@@ -19,6 +19,8 @@ import (
 type todo struct {
 	// config says whether to read the environment's configuration.
 	config configState
+	// mounts says to read which mounts have changed.
+	mounts bool
 	// attempts are the batches whose attempts the state must note before they run.
 	attempts []plan.Batch
 	// hosts are the machines to watch unless they are provisioned.
@@ -71,12 +73,17 @@ func (l *loop) watchEnviron() (reply, error) {
 	var planned <-chan []params.MachineStorageId
 	var formats <-chan []string
 	var mounts <-chan struct{}
+	var changed changedMounts
 	if machine, ok := l.config.machine(); ok {
 		devices = startWatcher(group, "block devices", func() (watcher.NotifyWatcher, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
 		if l.config.Mounts != nil {
-			mounts = startWatcher(group, "mounts", l.config.Mounts)
+			mounts = startWatcher(group, "mounts", func() (watcher.NotifyWatcher, error) {
+				w, err := l.config.Mounts()
+				changed, _ = w.(changedMounts)
+				return w, err
+			})
 		}
 		if accessor, ok := l.config.formats(); ok {
 			formats = startWatcher(group, "formats", accessor.WatchFormats)
@@ -98,7 +105,7 @@ func (l *loop) watchEnviron() (reply, error) {
 		l.watches.retries = retries
 		l.watches.formats = formats
 		l.watches.blockDevices = devices
-		l.watches.mounts = mounts
+		l.watches.mounts, l.watches.changedMounts = mounts, changed
 		l.watches.plans = planned
 	}, nil
 }
@@ -272,6 +279,29 @@ func (l *loop) noteAttempts(batches []plan.Batch) job {
 	}
 }
 
+// readMounts reads which mounts have changed, and checks the filesystems that this concerns.
+func (l *loop) readMounts() job {
+	l.todo.mounts = false
+	l.core.ReadingMounts()
+	w, begun := l.watches.changedMounts, l.config.Clock.Now()
+	return func() (reply, error) {
+		var paths []string
+		var all bool
+		err := l.config.guard.Call(guard.Watcher, func() string { return "reading the changes of mounts" }, func() {
+			paths, all = w.ChangedMounts()
+		})
+		return func() {
+			now := l.config.Clock.Now()
+			l.pauseMountChecks(now, now.Sub(begun))
+			if all || err != nil {
+				l.core.CheckAllMounts()
+			} else {
+				l.core.CheckMounts(paths)
+			}
+		}, nil
+	}
+}
+
 // maxRead caps how many entities, and how many block devices, are read at once. It is large
 // enough for the overhead of the calls not to matter, and small enough for the loop to handle
 // other events soon.
@@ -280,7 +310,7 @@ const maxRead = 1 << 14
 // read reads the entities, block devices and machines that must be read.
 func (l *loop) read() job {
 	t := l.todo
-	l.todo = todo{attempts: t.attempts}
+	l.todo = todo{attempts: t.attempts, mounts: t.mounts}
 	environ := l.environ
 	subjects, volumes := l.core.Unread(maxRead), l.core.Devices(maxRead)
 	buffer := l.factBuffer

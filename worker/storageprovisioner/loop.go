@@ -85,6 +85,7 @@ type watches struct {
 	environ               <-chan struct{}
 	blockDevices          <-chan struct{}
 	mounts                <-chan struct{}
+	changedMounts         changedMounts
 	volumes               <-chan []string
 	filesystems           <-chan []string
 	volumeAttachments     <-chan []params.MachineStorageId
@@ -92,6 +93,14 @@ type watches struct {
 	plans                 <-chan []params.MachineStorageId
 	retries               <-chan []string
 	formats               <-chan []string
+}
+
+// changedMounts is an optional capability of a watcher of mounts: it says what has changed.
+type changedMounts interface {
+	// ChangedMounts returns the paths at which mounts have come, gone or changed since the
+	// previous call. It need not return a path at which a mount has come and gone since. all
+	// says that any mount may have changed.
+	ChangedMounts() (paths []string, all bool)
 }
 
 // endedWatch reports the end of a watcher. machine is nil unless the watcher is a machine's.
@@ -109,8 +118,9 @@ type (
 	mountCheck struct{}
 )
 
-// mountCheckPause limits checks for changes of mounts: after a check of filesystems, the next
-// one waits for this many times the duration of the check. A busy host mounts all the time.
+// mountCheckPause limits checks for changes of mounts: after a check of filesystems, or after
+// reading what has changed, the next one waits for this many times the duration. A busy host
+// mounts all the time.
 const mountCheckPause = 50
 
 func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
@@ -145,6 +155,7 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 		MaxBatch:  config.MaxBatch,
 		Host:      host,
 		Attempts:  attempts,
+		Mounts:    config.Mounts != nil,
 		Timetable: l.schedule,
 	})
 	return l
@@ -292,7 +303,7 @@ func (l *loop) due() {
 			l.todo.config = max(l.todo.config, configDoubted)
 			l.core.Resync()
 		case mountCheck:
-			l.core.CheckMounts()
+			l.checkMounts()
 		default:
 			planned = append(planned, value)
 		}
@@ -307,7 +318,17 @@ func (l *loop) mountsChanged() {
 	if now.Before(l.nextMountCheck) {
 		l.schedule.Add(mountCheck{}, mountCheck{}, l.nextMountCheck)
 	} else {
-		l.core.CheckMounts()
+		l.checkMounts()
+	}
+}
+
+// checkMounts checks the filesystems that changes of mounts may concern: all of them, unless
+// the watcher says what has changed.
+func (l *loop) checkMounts() {
+	if l.watches.changedMounts != nil {
+		l.todo.mounts = true
+	} else {
+		l.core.CheckAllMounts()
 	}
 }
 
@@ -472,6 +493,8 @@ func (l *loop) advance() {
 		l.todo.attempts = nil
 	case l.todo.config != configKnown:
 		l.sendJob(l.readEnviron())
+	case l.todo.mounts:
+		l.sendJob(l.readMounts())
 	case !l.todo.empty() || l.core.HasUnread():
 		l.sendJob(l.read())
 	}
@@ -503,12 +526,20 @@ func (l *loop) requestDone(resp response) {
 	l.runners[resp.batch.Source].busy--
 	now := l.config.Clock.Now()
 	l.core.At(now)
-	if next := now.Add(mountCheckPause * resp.took); resp.batch.Op == plan.Check && next.After(l.nextMountCheck) {
-		l.nextMountCheck = next
+	if resp.batch.Op == plan.Check {
+		l.pauseMountChecks(now, resp.took)
 	}
 	l.core.Claim(resp.batch.Source, resp.results)
 	l.core.SetLimit(resp.batch.Source, resp.maxCalls)
 	l.observer.finished(resp)
+}
+
+// pauseMountChecks delays the next check for a change of mounts after something has been done
+// for such a check.
+func (l *loop) pauseMountChecks(now time.Time, took time.Duration) {
+	if next := now.Add(mountCheckPause * took); next.After(l.nextMountCheck) {
+		l.nextMountCheck = next
+	}
 }
 
 func (l *loop) logFailures(resp response) {

@@ -44,6 +44,50 @@ func BenchmarkCore(b *testing.B) {
 	}
 }
 
+// BenchmarkCheckMounts measures finding the filesystem that a change of mounts concerns, among n
+// that are attached. kept-B/filesystem is what the core keeps for each.
+func BenchmarkCheckMounts(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			before := liveHeap()
+			core := plan.New(plan.Options{Host: machine, Mounts: true, Timetable: timetable{}})
+			core.Listed(plan.Filesystem)
+			for i := range n {
+				f := filesystem(strconv.Itoa(i))
+				core.Observe(wanted(f, recorded))
+				core.Observe(wanted(on(machine, f)))
+			}
+			for _, batch := range core.Batches() {
+				var results []plan.Result
+				for _, item := range batch.Items {
+					r := item.Ended(plan.Result{Info: "info"})
+					r.MountPoint = "/srv/data/data-" + item.Key().ID
+					results = append(results, r)
+				}
+				core.Finished(batch.Source, results)
+			}
+			for _, r := range core.Take().Publish.Records {
+				core.Published(r.Subject, nil)
+			}
+			core.Take()
+			core.ReadingMounts()
+			core.ReadingMounts() // all filesystems were attached before the reading before
+			kept := float64(liveHeap()-before) / float64(n)
+			for b.Loop() {
+				core.ReadingMounts()
+				core.CheckMounts([]string{"/srv/data/data-7", "/home/user"})
+				checks := core.Batches()
+				if len(checks) != 1 || len(checks[0].Items) != 1 {
+					b.Fatalf("%d batches", len(checks))
+				}
+				core.Finished(checks[0].Source, []plan.Result{checks[0].Items[0].Ended(plan.Result{})})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/filesystem")
+			b.ReportMetric(kept, "kept-B/filesystem")
+		})
+	}
+}
+
 func liveHeap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats

@@ -35,6 +35,9 @@ type Options struct {
 	// Attempts says that the state remembers attempts: before a batch makes something, the
 	// state must note that, and the batch goes ahead with [Core.Noted].
 	Attempts bool
+	// Mounts says that [Core.CheckMounts] is called after changes of mounts, so that the mount
+	// points of attached filesystems must be kept.
+	Mounts bool
 	// Timetable holds the values to pass to [Core.Due] when they are due.
 	Timetable Timetable
 }
@@ -54,9 +57,16 @@ type Core struct {
 	// their attachments.
 	storage [kinds]byid.Map[entity]
 	// all holds the entities in an arbitrary but deterministic order.
-	all     []*entity
-	hosts   map[string]*host
-	devices byid.Map[device]
+	all []*entity
+	// mounted holds the attachments of filesystems that this worker has mounted, with their
+	// mount points, in an arbitrary but deterministic order.
+	mounted []mounted
+	// mountReadings counts the readings of mounts.
+	mountReadings uint32
+	// mountsChanged is when a change of mounts was last reported.
+	mountsChanged time.Time
+	hosts         map[string]*host
+	devices       byid.Map[device]
 	// watched are the devices that something waits for or has used; lookups are those of them
 	// that must be looked up; devicesChanged says that all of them must be.
 	watched, lookups []*device

@@ -54,6 +54,8 @@ type entity struct {
 	kind  Kind
 	// pendingRead says what must be read of the entity.
 	pendingRead pendingRead
+	// mountIndex is the index of a mounted filesystem's attachment in Core.mounted.
+	mountIndex uint32
 
 	state
 }

@@ -8,6 +8,9 @@ func (c *Core) Leftovers() []string {
 	for _, e := range c.all {
 		left = append(left, fmt.Sprintf("entity %s: %+v", e.key(), *e))
 	}
+	if n := len(c.mounted); n > 0 {
+		left = append(left, fmt.Sprintf("%d mounted filesystems", n))
+	}
 	for kind := range c.storage {
 		if n := c.storage[kind].Len(); n > 0 {
 			left = append(left, fmt.Sprintf("%d of %s by id", n, Kind(kind)))

@@ -34,6 +34,9 @@ type Result struct {
 	Size uint64
 	// Remark is the source's remark to the user about what was attached.
 	Remark string
+	// MountPoint is where the provider mounted a filesystem that it attached; empty if it did
+	// not say.
+	MountPoint string
 	// Attached is the attachment that the provider made along with a creation, or nil.
 	Attached *Attached
 	// Ownership is the source's answer about the owner.
@@ -436,6 +439,9 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 		e.common.size = r.Size
 	}
 	e.flags.set(attachedHere, e.op == Attach && !(e.flags.has(withoutUUID) && e.heldBacking != nil && e.heldBacking.hasUUID))
+	if e.kind == FilesystemAttachment && e.op == Attach && c.options.Mounts {
+		c.noteMounted(e, r.MountPoint)
+	}
 	if e.known != neverRead && e.life != Alive {
 		// How to remove the entity could not be read before the entity was recorded. Or the
 		// state had removed the entity before, and has it again.

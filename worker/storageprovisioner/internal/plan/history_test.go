@@ -78,6 +78,20 @@ type world struct {
 	unread   map[plan.Key]bool
 	// checkFailed is what the last check found to be different from what was attached.
 	checkFailed map[plan.Key]bool
+	// mustCheck is what changes of mounts concern, and mayCheck is what there is a reason to
+	// check, since its last check or attachment began.
+	mustCheck, mayCheck map[plan.Key]bool
+	// readings counts the readings of the mounts, and reading says that one is under way. It
+	// will show changes at the paths in shown; changes are later ones.
+	readings       int
+	reading        bool
+	shown, changes []string
+	// mountedSince are the filesystems that were mounted since the last reading began, and
+	// mountedBefore those that were mounted between the beginnings of the last two readings, so
+	// that the last need not show that they came and went. attachedIn is the reading before
+	// which an attachment was recorded.
+	mountedSince, mountedBefore map[plan.Key]bool
+	attachedIn                  map[plan.Key]int
 	// requested is what a user has retried since its last successful check: it is attached
 	// again if the next check fails.
 	requested map[plan.Key]bool
@@ -200,6 +214,9 @@ func (w *world) restart() {
 	w.attached = make(map[plan.Key]bool)
 	w.checkFailed = make(map[plan.Key]bool)
 	w.requested = make(map[plan.Key]bool)
+	w.mustCheck, w.mayCheck = make(map[plan.Key]bool), make(map[plan.Key]bool)
+	w.readings, w.reading, w.changes = 0, false, nil
+	w.mountedSince, w.attachedIn = make(map[plan.Key]bool), make(map[plan.Key]int)
 	w.unread = make(map[plan.Key]bool)
 	w.limits = make(map[plan.Source]int)
 	threshold := w.random.IntN(2) * 8
@@ -208,6 +225,7 @@ func (w *world) restart() {
 		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2, CreateThreshold: threshold},
 		MaxBatch:  w.maxBatch,
 		Host:      machine,
+		Mounts:    true,
 		Timetable: w,
 	})
 	w.core.At(w.now)
@@ -276,6 +294,7 @@ func (w *world) set(key plan.Key, e *entity) {
 		delete(w.entities, key)
 		delete(w.attached, key)
 		delete(w.checkFailed, key)
+		delete(w.mustCheck, key)
 		delete(w.statuses, key)
 	} else {
 		w.entities[key] = e
@@ -615,7 +634,15 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		if e != nil && !w.attached[key] && !w.dropped[key.ID] {
 			w.fatalf("look at %s, which this worker has not attached", key)
 		}
+		if e != nil && !w.mayCheck[key] && !w.dropped[key.ID] {
+			w.fatalf("look at %s, although nothing calls for that", key)
+		}
+		delete(w.mayCheck, key)
+		delete(w.mustCheck, key)
 		return
+	}
+	if op == plan.Attach {
+		delete(w.mustCheck, key)
 	}
 	a, background := w.background[key]
 	doubted := op == plan.Create && w.doubtful[key] && item.Repeat
@@ -831,6 +858,7 @@ func (w *world) look(item plan.Item, broken bool) plan.Result {
 		delete(w.checkFailed, item.Key())
 		delete(w.requested, item.Key())
 	}
+	w.mayCheck[item.Key()] = w.mayCheck[item.Key()] || r.Err != nil && !storage.IsPermanent(r.Err)
 	w.logf("look at %s: %v", item.Key(), r.Err)
 	return r
 }
@@ -848,7 +876,7 @@ func (w *world) retry() {
 		if a.Storage() == key && w.checkFailed[a] {
 			delete(w.attached, a)
 		}
-		w.requested[a] = true
+		w.requested[a], w.mayCheck[a] = true, true
 	}
 	w.core.Retry(key)
 }
@@ -931,7 +959,8 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 		}
 	case plan.Attach:
 		w.make(key)
-		r.Info = "info"
+		r.Info, r.MountPoint = "info", mountPoint(key)
+		w.mountedSince[key] = true
 	case plan.Resize:
 		w.sizes[key] = max(w.sizes[key], w.capacity(item))
 		r.Size, r.Info = w.sizes[key], grown(w.sizes[key])
@@ -987,6 +1016,7 @@ func (w *world) clerk() {
 			}
 			e.recorded = true
 			w.attached[r.Key()] = r.Key().Kind.Attachment()
+			w.attachedIn[r.Key()] = w.readings
 			delete(w.checkFailed, r.Key())
 			delete(w.requested, r.Key())
 			w.plan(r.Key())
@@ -1113,14 +1143,16 @@ func (w *world) plan(key plan.Key) {
 // vanish, time passes, the environment's configuration changes, other workers work, a
 // resync begins.
 func (w *world) surroundings() {
-	switch w.random.IntN(9) {
+	switch w.random.IntN(10) {
+	case 9:
+		w.readMounts()
 	case 8:
-		w.logf("mounts change")
-		w.core.CheckMounts()
+		w.changeMounts()
 	case 7:
 		w.retry()
 	case 6:
 		w.resynced = true
+		w.reasonToCheck(func(key plan.Key) bool { return w.attached[key] && key.Kind != plan.Plan }, func(plan.Key) bool { return true })
 		w.core.Resync()
 	case 0:
 		w.provisioned[fmt.Sprintf("machine-%d", w.random.IntN(2))] = true
@@ -1139,6 +1171,89 @@ func (w *world) surroundings() {
 		w.core.Refresh()
 	case 5:
 		w.others()
+	}
+}
+
+// mountPoint returns where the provider mounts filesystems; for some it does not say.
+func mountPoint(key plan.Key) string {
+	var n int
+	if _, err := fmt.Sscan(key.ID, &n); err != nil {
+		panic(err)
+	}
+	if key.Kind != plan.FilesystemAttachment || n%7 == 6 {
+		return ""
+	}
+	return fmt.Sprintf("/mnt/%d/%d", n%2, n)
+}
+
+// changeMounts changes mounts at a few paths.
+func (w *world) changeMounts() {
+	var paths []string
+	if w.random.IntN(4) == 0 {
+		all := []string{"/", "/mnt", "/mnt/1", "/mn"}
+		paths = append(paths, all[w.random.IntN(len(all))])
+	}
+	for range 1 + w.random.IntN(2) {
+		paths = append(paths, fmt.Sprintf("/mnt/%d/%d", w.random.IntN(2), w.random.IntN(w.next+1)))
+	}
+	w.logf("mounts at %q change", paths)
+	w.changes = append(w.changes, paths...)
+	w.reasonToCheck(func(key plan.Key) bool { return concerns(paths, key) }, func(plan.Key) bool { return false })
+}
+
+// concerns reports whether changes of mounts at some paths concern a filesystem.
+func concerns(paths []string, key plan.Key) bool {
+	at := mountPoint(key)
+	return key.Kind == plan.FilesystemAttachment && (at == "" || slices.ContainsFunc(paths, func(path string) bool {
+		return path == "/" || at == path || strings.HasPrefix(at, path+"/")
+	}))
+}
+
+// readMounts begins a reading of the mounts if any have changed, or ends the one under way.
+func (w *world) readMounts() {
+	if !w.reading {
+		if len(w.changes) > 0 {
+			w.logf("reading the mounts")
+			w.readings, w.reading = w.readings+1, true
+			w.shown, w.changes = w.changes, nil
+			w.mountedBefore, w.mountedSince = w.mountedSince, make(map[plan.Key]bool)
+			w.core.ReadingMounts()
+		}
+		return
+	}
+	w.reading = false
+	w.now = w.now.Add(1) // two events have different times
+	w.core.At(w.now)
+	all := w.random.IntN(4) == 0
+	shown := slices.DeleteFunc(w.shown, func(path string) bool {
+		for key := range w.mountedBefore {
+			if mountPoint(key) == path {
+				return true
+			}
+		}
+		return false
+	})
+	w.logf("mounts at %q have changed, or any: %v", shown, all)
+	w.reasonToCheck(func(plan.Key) bool { return false }, func(key plan.Key) bool {
+		// New attachments and those under way are checked, whatever has changed.
+		return key.Kind == plan.FilesystemAttachment &&
+			(all || concerns(shown, key) || w.checkFailed[key] || !w.attached[key] || w.attachedIn[key]+1 >= w.readings)
+	})
+	if all {
+		w.core.CheckAllMounts()
+	} else {
+		w.core.CheckMounts(shown)
+	}
+}
+
+// reasonToCheck notes what must be checked, if this worker has attached it, and what else may be.
+func (w *world) reasonToCheck(must, may func(plan.Key) bool) {
+	for _, key := range sorted(w.entities) {
+		if must(key) {
+			w.mustCheck[key], w.mayCheck[key] = true, true
+		} else if may(key) {
+			w.mayCheck[key] = true
+		}
 	}
 }
 
@@ -1204,10 +1319,11 @@ func (w *world) rest() {
 		}
 		quiet++
 		w.others()
+		w.readMounts()
 		w.deliver()
 		w.start()
 		w.checkReport()
-		if len(w.batches)+len(w.scheduled) > 0 {
+		if len(w.batches)+len(w.scheduled)+len(w.changes) > 0 || w.reading {
 			quiet = 0
 		}
 		w.finish()
@@ -1297,6 +1413,8 @@ func (w *world) check() {
 		case impossible(key.ID):
 		case !e.recorded:
 			w.fatalf("%s was never provisioned", key)
+		case w.mustCheck[key] && w.attached[key] && e.class == plan.Ours:
+			w.fatalf("%s has not been checked", key)
 		case e.size < e.large && !unattached(key):
 			w.fatalf("%s has not grown: %+v", key, *e)
 		case e.size >= e.large && strings.Contains(w.statuses[key].Message, "grow"):

@@ -53,18 +53,25 @@ func (c *Core) reattach(a *entity) {
 	c.requestRead(a) // clearWork has discarded the arguments
 }
 
-// CheckMounts checks all filesystems that this worker has attached: others may have unmounted
-// or covered them.
-func (c *Core) CheckMounts() { c.check(FilesystemAttachment) }
+// CheckAllMounts checks all filesystems that this worker has attached: others may have
+// unmounted or covered them.
+func (c *Core) CheckAllMounts() {
+	c.mountsChanged = c.now
+	c.check(FilesystemAttachment)
+}
 
 // check checks everything that this worker has attached, of the given kinds of attachment.
 func (c *Core) check(kinds ...Kind) {
 	for _, e := range slices.Clone(c.all) {
 		if e.flags.has(attachedHere) && slices.Contains(kinds, e.kind) {
-			e.flags.set(checkDue, true)
-			c.settle(e)
+			c.checkNow(e)
 		}
 	}
+}
+
+func (c *Core) checkNow(e *entity) {
+	e.flags.set(checkDue, true)
+	c.settle(e)
 }
 
 // FailedOn returns the volume on which a filesystem is to be made. ok is false unless an

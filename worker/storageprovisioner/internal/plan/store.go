@@ -81,6 +81,7 @@ func (c *Core) dropUnused(e *entity) {
 	c.all[e.allIndex].allIndex = e.allIndex
 	c.all[last] = nil
 	c.all = c.all[:last]
+	c.dropMounted(e)
 	if s := e.storage; s != e {
 		e.common.attachments.remove(e)
 		c.dropUnused(s)

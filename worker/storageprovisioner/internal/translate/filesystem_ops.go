@@ -78,7 +78,7 @@ func (o filesystemOperations) attach(call Call, items []plan.Item) []plan.Result
 			result := plan.Result{Info: storage.FilesystemAttachment{
 				Filesystem: p.Filesystem, Machine: p.Machine,
 				FilesystemAttachmentInfo: a.FilesystemAttachmentInfo,
-			}}
+			}, MountPoint: a.Path}
 			if remarker, ok := o.source.(storage.FilesystemRemarker); ok {
 				result.Remark = call.remark(p.Filesystem, func() string { return remarker.FilesystemRemark(p.FilesystemId) })
 			}

@@ -122,6 +122,8 @@ func (c *Core) finishCheck(e *entity, r *Result) {
 	w.item = nil
 	switch {
 	case e.life != Alive, c.CheckFailureReported(*r):
+	case !e.flags.has(attachedHere):
+		// It is to be attached again, since a user has asked for that during the check.
 	case r.Err != nil && (r.Unknown || r.Untried || !storage.IsPermanent(r.Err)):
 		// The check itself failed, and is repeated later.
 		f := w.ensureFailures()

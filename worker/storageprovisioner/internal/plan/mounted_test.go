@@ -197,3 +197,35 @@ func TestMountPointChangesWithAttachment(t *testing.T) {
 		}
 	}
 }
+
+// A user asks for a filesystem that was unmounted to be attached again, while it is being checked
+// once more. The result of that check is out of date: it is not shown, and the filesystem is
+// attached.
+func TestRetryDuringCheck(t *testing.T) {
+	s, at := mountsAt(t, "/srv/a")
+	f, a := filesystem("0"), on(machine, filesystem("0"))
+	s.mountsChange("/srv/a")
+	s.checks(at, "/srv/a")
+	s.mountsChange("/srv/a")
+	s.does("check " + a.String())
+	s.core.Retry(f)
+	s.statuses = nil
+	s.ends(a, failing(storage.Permanent(errors.New("it was unmounted"))))
+	for range 2 {
+		for _, key := range unread(s.core) {
+			s.observe(wanted(key, recorded))
+		}
+		for _, batch := range s.core.Batches() {
+			for _, item := range batch.Items {
+				if batch.Op == plan.Attach && item.Key() == a {
+					s.statuses = append(s.statuses, s.core.Take().Publish.Statuses...)
+					for _, st := range s.statuses {
+						t.Errorf("status of %s: %s: %s", st.Key(), st.Status, st.Message)
+					}
+					return
+				}
+			}
+		}
+	}
+	t.Error("the filesystem is not attached again")
+}

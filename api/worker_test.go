@@ -117,10 +117,7 @@ func TestWorkersOverUnreliableConnection(t *testing.T) {
 		w.must(err)
 		got := make(map[string]status.Status)
 		for _, s := range all {
-			got[s.Name] = status.Detached
-			if len(s.Attachments) > 0 {
-				got[s.Name] = s.Status
-			}
+			got[s.Name] = s.Status
 		}
 		if maps.Equal(got, want) {
 			break

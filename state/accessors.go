@@ -108,7 +108,12 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 				}
 				target = plan.Status
 			}
-			target.set(value, args.Info, tx.now)
+			if value == status.Attaching && e.Attachment == nil {
+				// It was detached while it was being made.
+				target.set(status.Detached, "", tx.now)
+			} else {
+				target.set(value, args.Info, tx.now)
+			}
 			target.CannotGrowTo = cannotGrowTo(args.Data)
 			return nil
 		})

@@ -239,6 +239,24 @@ func TestMachineSetsStatusOfPlannedVolume(t *testing.T) {
 	}
 }
 
+// A worker learns that storage was detached while it was being made only after it has reported
+// that it is made.
+func TestDetachedStorageIsNotAttaching(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", block)
+	w.must(w.DetachStorage([]string{"it"}))
+	w.must(w.remove(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}))
+	w.setStatus("volume-0-0", status.Attaching, "")
+	if s := w.one("it"); s.Status != status.Detached {
+		t.Errorf("detached storage is %s", s.Status)
+	}
+	w.must(w.AttachStorage([]string{"it"}, machine0))
+	w.setStatus("volume-0-0", status.Attaching, "busy")
+	if s := w.one("it"); s.Status != status.Attaching || s.Message != "busy" {
+		t.Errorf("storage that is attached again is %s %q", s.Status, s.Message)
+	}
+}
+
 func TestSetStatusSetsValidOnes(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)

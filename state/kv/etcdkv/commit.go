@@ -229,8 +229,7 @@ func (s *Store) outcome(try *attempt, response *clientv3.TxnResponse) error {
 		try.slot.revision = found[0].ModRevision
 		return nil
 	}
-	s.fail(errors.Errorf("the store %s is opened twice with the name %q", s.config.Prefix, s.config.Name))
-	return s.failed()
+	return s.fail(errors.Errorf("the store %s is opened twice with the name %q", s.config.Prefix, s.config.Name))
 }
 
 // writes returns the operations that write the contents of the buffer.
@@ -252,8 +251,7 @@ func (s *Store) writes(buffer *kv.Buffer) (writes []clientv3.Op, err error) {
 // the lease is lost, or etcd was restored from a backup.
 func (s *Store) checkResponse(response *clientv3.TxnResponse, held *lease, asOf int64) error {
 	if response.Header.Revision < asOf {
-		s.fail(errors.WithType(errors.Errorf("etcd is at revision %d, and was at %d before", response.Header.Revision, asOf), ErrRestored))
-		return s.failed()
+		return s.fail(errors.WithType(errors.Errorf("etcd is at revision %d, and was at %d before", response.Header.Revision, asOf), ErrRestored))
 	}
 	if response.Succeeded || held == nil {
 		return nil
@@ -286,16 +284,24 @@ func unknownOutcome(err error) error {
 // wasRefused reports whether etcd, or the client, has answered that it did not accept the
 // transaction.
 func wasRefused(err error) bool {
-	var refused rpctypes.EtcdError
-	code := status.Code(err)
-	if errors.As(err, &refused) {
-		code = refused.Code()
-	}
-	switch code {
-	case codes.ResourceExhausted, codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
+	switch codeOf(err) {
+	case codes.ResourceExhausted, codes.InvalidArgument:
 		return true
 	}
-	return false
+	return isDenied(err)
+}
+
+// isDenied reports whether etcd has answered that the client may not do that.
+func isDenied(err error) bool {
+	code := codeOf(err)
+	return code == codes.PermissionDenied || code == codes.Unauthenticated
+}
+
+func codeOf(err error) codes.Code {
+	if refused, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return refused.Code()
+	}
+	return status.Code(err)
 }
 
 // settle determines the outcome of transactions whose outcome is not known, and waits until the

@@ -110,7 +110,7 @@ func (s *Store) follow() {
 			err = s.load(s.ctx)
 		}
 		if errors.Is(err, ErrRestored) {
-			s.fail(err)
+			_ = s.fail(err)
 			return
 		}
 		// The next attempt is the remedy of all other errors. Lag shows how long it takes.
@@ -120,7 +120,7 @@ func (s *Store) follow() {
 	}
 }
 
-// keepSyncing checks the copy until the store is closed.
+// keepSyncing checks the copy until the store is closed or fails.
 func (s *Store) keepSyncing() {
 	for s.pause(s.config.SyncInterval) {
 		request, cancel := s.request(s.ctx)
@@ -154,7 +154,7 @@ func (s *Store) sync(ctx context.Context) error {
 	return nil
 }
 
-// pause returns true after the duration, or false when the store is closed.
+// pause returns true after the duration, or false when the store is closed or fails.
 func (s *Store) pause(d time.Duration) bool {
 	select {
 	case <-s.ctx.Done():

@@ -40,6 +40,9 @@ func (s *Store) Acquire(ctx context.Context, name string) (kv.Lease, error) {
 		if err == nil {
 			err = s.awaitDeletion(ctx, key, held)
 		}
+		if isDenied(err) {
+			return nil, errors.Annotatef(err, "acquiring the lease %q", name)
+		}
 		if err != nil {
 			// The next attempt is the remedy.
 			select {

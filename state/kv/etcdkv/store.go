@@ -85,9 +85,10 @@ type Store struct {
 	client *clientv3.Client
 	feeds  kv.Feeds
 
-	// ctx ends when the store is closed. running counts goroutines and calls.
+	// ctx ends when the store is closed or fails; its cause is then the error of all calls.
+	// running counts goroutines and calls.
 	ctx     context.Context
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
 
 	// slots holds the slots that no transaction uses.
@@ -96,16 +97,13 @@ type Store struct {
 	// settling has a value while somebody determines the outcome of transactions.
 	settling chan struct{}
 
-	mu     sync.Mutex
-	closed bool
+	mu sync.Mutex
 	// keys is the copy, as of revision. It had everything that was committed before current.
 	keys     *btree.BTreeG[entry]
 	revision int64
 	current  time.Time
 	// advanced is closed, and replaced, when revision increases.
 	advanced chan struct{}
-	// failure is the error of all calls once the store has failed permanently.
-	failure error
 	// unsettled are the attempts whose outcome is not known.
 	unsettled []*attempt
 }
@@ -137,7 +135,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		keys:     newKeys(),
 		advanced: make(chan struct{}),
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	err := s.checkLimits(ctx)
 	if err == nil {
 		err = s.openSlots(ctx)
@@ -146,7 +144,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		err = s.load(ctx)
 	}
 	if err != nil {
-		s.cancel()
+		s.cancel(err)
 		return nil, errors.Annotatef(err, "opening %s in etcd", config.Prefix)
 	}
 	s.running.Go(s.follow)
@@ -156,9 +154,8 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 
 // Close implements [kv.Store]. It interrupts calls that wait for etcd.
 func (s *Store) Close() error {
-	s.cancel()
 	s.mu.Lock()
-	s.closed = true
+	s.cancel(kv.ErrClosed)
 	s.mu.Unlock()
 	s.feeds.Close()
 	s.running.Wait()
@@ -224,10 +221,7 @@ func (s *Store) Sync(ctx context.Context) error {
 // store, too. The caller calls end after the call.
 func (s *Store) begin(ctx *context.Context) (end func(), err error) {
 	s.mu.Lock()
-	err = s.failure
-	if s.closed {
-		err = kv.ErrClosed
-	}
+	err = context.Cause(s.ctx)
 	if err == nil {
 		err = (*ctx).Err()
 	}
@@ -259,13 +253,10 @@ func (s *Store) snapshot() (*btree.BTreeG[entry], int64) {
 func (s *Store) await(ctx context.Context, revision int64) error {
 	for {
 		s.mu.Lock()
-		have, advanced, failure := s.revision, s.advanced, s.failure
+		have, advanced := s.revision, s.advanced
 		s.mu.Unlock()
-		switch {
-		case have >= revision:
+		if have >= revision {
 			return nil
-		case failure != nil:
-			return failure
 		}
 		select {
 		case <-advanced:
@@ -280,30 +271,25 @@ func (s *Store) request(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.config.RequestTimeout)
 }
 
-// ended returns ErrClosed instead of an error that says that the context of the store has ended.
+// ended returns why the store was closed or has failed, instead of an error that says that its
+// context has ended.
 func (s *Store) ended(err error) error {
 	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, kv.ErrUnknown) {
-		return kv.ErrClosed
+		return context.Cause(s.ctx)
 	}
 	return err
 }
 
-// fail makes all calls fail from now on.
-func (s *Store) fail(err error) {
+// fail ends all calls, and makes further ones fail. It returns their error, which is that of the
+// first failure.
+func (s *Store) fail(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failure == nil {
-		s.failure = err
+	if s.ctx.Err() == nil {
+		s.cancel(err)
 		s.feeds.Fail(err)
-		s.advance()
 	}
-}
-
-// failed returns the error with which the store has failed, or nil.
-func (s *Store) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure
+	return context.Cause(s.ctx)
 }
 
 // advance wakes those who wait for a revision. The caller holds mu.

@@ -258,12 +258,20 @@ func TestRestoredServer(t *testing.T) {
 	t.Parallel()
 	before, after := etcdtest.StartWith(t, withLimits), etcdtest.StartWith(t, withLimits)
 	link := link.New(t, before[0])
-	store := open(t, etcdtest.Dial(t, link.Address()), t.TempDir(), "a")
+	dir := t.TempDir()
+	store := open(t, etcdtest.Dial(t, link.Address()), dir, "a")
 	for range 10 {
 		if err := put(t.Context(), store, "key", "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
+	held := acquire(t, open(t, etcdtest.Dial(t, before[0]), dir, "b"))
+	defer held.Release(t.Context())
+	waiting := make(chan error)
+	go func() {
+		_, err := store.Acquire(t.Context(), "leader")
+		waiting <- err
+	}()
 	link.Redirect(after[0])
 	await(t, "a transaction fails because of the older server", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -272,6 +280,9 @@ func TestRestoredServer(t *testing.T) {
 	})
 	if err := store.View(t.Context(), func(kv.Snapshot) error { return nil }); !errors.Is(err, etcdkv.ErrRestored) {
 		t.Errorf("a snapshot afterwards: %v", err)
+	}
+	if err := <-waiting; !errors.Is(err, etcdkv.ErrRestored) {
+		t.Errorf("waiting for a lease: %v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/internal/agentwire"
 )
 
@@ -47,6 +48,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Clock measures the delays between attempts. Nil means the wall clock.
 	Clock clock.Clock
+	// Secrets, if set, makes the client open a session for each connection: it is a client of
+	// package apiserver/admission.
+	Secrets Secrets
 	// Logger is required.
 	Logger Logger
 
@@ -137,6 +141,8 @@ type Client struct {
 	ctx    context.Context // ends when the client is dying
 
 	mu sync.Mutex // guards what follows
+	// session is the number of the current session, or empty.
+	session string
 	// stream is nil while there is no connection.
 	stream *stream
 	// reconnected is closed, and replaced, when a stream begins.
@@ -221,10 +227,10 @@ func (c *Client) run() error {
 
 func (c *Client) keepConnected() error {
 	delays := c.newBackoff()
-	lost := false
+	logged := "" // why the connection is lost, if it is
 	for {
 		connected, err := c.serveStream(func() {
-			if lost {
+			if logged != "" {
 				c.config.Logger.Infof("connected to %s again", c.config.URL)
 			}
 		})
@@ -234,11 +240,11 @@ func (c *Client) keepConnected() error {
 		case !isLost(err):
 			return err
 		case connected:
-			delays, lost = c.newBackoff(), false
+			delays, logged = c.newBackoff(), ""
 		}
-		if !lost {
-			c.config.Logger.Warningf("no connection to %s: %v; trying again", c.config.URL, err)
-			lost = true
+		if reason := err.Error(); reason != logged {
+			c.config.Logger.Warningf("no connection to %s: %s; trying again", c.config.URL, reason)
+			logged = reason
 		}
 		if !c.wait(delays.next(), nil) {
 			return nil
@@ -325,17 +331,28 @@ func (c *Client) attempt(method string, body []byte) ([]byte, error) {
 
 // post sends a request. The status of the response is 200.
 func (c *Client) post(ctx context.Context, method string, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.URL+agentwire.Prefix+method, body)
+	return c.postTo(ctx, agentwire.Prefix+method, body)
+}
+
+func (c *Client) postTo(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.URL+path, body)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if session := c.currentSession(); session != "" {
+		request.Header.Set(agentwire.SessionHeader, session)
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
+		var outer *url.Error // it repeats the URL
+		if errors.As(err, &outer) {
+			err = outer.Err
+		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, &lostError{err}
+		return nil, &lostError{trust.ClockError(err, c.config.Clock.Now())}
 	}
 	if response.StatusCode == http.StatusOK {
 		return response, nil

@@ -18,5 +18,6 @@
 // for example, destroy storage that the state wants to release. [Dial] returns an error for a
 // server that lacks some, and a connected client ends when it meets one.
 //
-// The logger receives one message when the connection is lost, and one when there is a new one.
+// The logger receives a message when the connection is lost, for each further reason why there is
+// none, and one when there is a new one.
 package api

@@ -103,6 +103,9 @@ func (c *Client) serveStream(onConnect func()) (connected bool, err error) {
 	})
 	defer watchdog.Stop()
 
+	if err := c.openSession(ctx); err != nil {
+		return false, err
+	}
 	s := &stream{queued: make(chan struct{}, 1)}
 	body, out := io.Pipe()
 	var writing sync.WaitGroup

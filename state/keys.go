@@ -46,6 +46,8 @@ func sessionPrefix(machine machineTag) string { return "session/" + string(machi
 
 func sessionKey(machine machineTag) string { return sessionPrefix(machine) + "session" }
 
+func presenceKey(machine machineTag) string { return "presence/" + string(machine) }
+
 // machineNameKey is the key of the tag of the machine with a name.
 func machineNameKey(name string) string { return "named/" + name }
 

@@ -26,6 +26,8 @@ type machineRecord struct {
 	Name string `cbor:"2,keyasint,omitempty"`
 	// Enrolled is how many agents have been enrolled for the machine.
 	Enrolled uint64 `cbor:"3,keyasint,omitempty"`
+	// Enroller is a hash of the token and the public key of the last of them.
+	Enroller []byte `cbor:"4,keyasint,omitempty"`
 }
 
 // machineName is the form of the names of machines: that of host names.
@@ -89,6 +91,7 @@ type Machine struct {
 	// InstanceID is empty for a machine that is not provisioned.
 	InstanceID coreinstance.Id
 	Session    SessionInfo
+	Presence   Presence
 }
 
 // Machines returns all machines, sorted by name.
@@ -110,6 +113,7 @@ func (st *State) Machines() (all []Machine, err error) {
 				Name:       cmp.Or(record.Name, tag.Id()),
 				InstanceID: record.InstanceID,
 				Session:    session.info(),
+				Presence:   r.presence(machineTag(at)),
 			})
 			return nil
 		})
@@ -356,7 +360,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 		if len(unnamed) > 0 {
 			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
 		}
-		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), machineKey(at)} {
+		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), machineKey(at)} {
 			tx.remove(key)
 		}
 		return tx.err

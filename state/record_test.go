@@ -78,6 +78,8 @@ func fill(t *testing.T, v reflect.Value) {
 		v.SetString(strings.Repeat("text\xff", 50))
 	case reflect.Bool:
 		v.SetBool(true)
+	case reflect.Uint8:
+		v.SetUint(math.MaxUint8)
 	case reflect.Uint64:
 		v.SetUint(math.MaxUint64)
 	case reflect.Int64:

@@ -1,15 +1,18 @@
 package state
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	coreinstance "github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state/kv"
 )
@@ -173,40 +176,53 @@ type Enrolment struct {
 }
 
 // Enrol admits an agent with a token as that of the machine with the name: it adds the machine,
-// or replaces the agent of an existing one if the token is for it. The error satisfies
-// errors.IsUnauthorized if the token is not valid or is for another machine, errors.IsNotValid
-// if the name is not valid, and errors.IsAlreadyExists if the machine exists and the token is
-// for a new one.
-func (st *State) Enrol(token, name string) (enrolled Enrolment, err error) {
+// or replaces the agent of an existing one if the token is for it. key is the agent's public key.
+// An agent that did not get the answer repeats the call with the same token and key, which has
+// no further effect until another agent replaces it. The error satisfies errors.IsUnauthorized
+// if the token is not valid or is for another machine, errors.IsNotValid if the name is not
+// valid, and errors.IsAlreadyExists if the machine exists and the token is for a new one.
+func (st *State) Enrol(token, name string, key []byte) (enrolled Enrolment, err error) {
 	if err := CheckMachineName(name); err != nil {
 		return Enrolment{}, errors.Trace(err)
 	}
+	enroller := hashSecret(token + "\n" + string(key))
 	err = st.updateIfSpace(func(tx *txn) error {
-		enrolled = Enrolment{}
-		used, err := tx.useToken(token, role.Machine)
-		switch {
-		case err != nil:
-			return err
-		case used.Machine != "" && used.Machine != name:
-			return errors.NewUnauthorized(nil, fmt.Sprintf("the token is for machine %q", used.Machine))
-		}
 		at, exists := read[machineTag](&tx.reader, machineNameKey(name))
-		switch {
-		case !exists:
-			at = tx.addMachine(name)
-		case used.Machine == "":
-			return errors.NewAlreadyExists(nil, fmt.Sprintf(
-				"there is a machine with this name: choose another, or replace its agent with a token that was created with --machine %s", name))
-		}
 		record, _ := read[machineRecord](&tx.reader, machineKey(at))
-		record.Enrolled++
-		tx.write(machineKey(at), &record)
-		tx.endSession(at)
+		if !exists || subtle.ConstantTimeCompare(record.Enroller, enroller) == 0 {
+			if at, err = tx.enrol(token, name, at); err != nil {
+				return err
+			}
+			record, _ = read[machineRecord](&tx.reader, machineKey(at))
+			record.Enroller = enroller
+			record.Enrolled++
+			record.InstanceID = cmp.Or(record.InstanceID, coreinstance.Id(uuid.NewString()))
+			tx.write(machineKey(at), &record)
+			tx.endSession(at)
+		}
 		tag, err := names.ParseMachineTag(string(at))
 		enrolled = Enrolment{tag, record.Enrolled}
 		return err
 	})
 	return enrolled, errors.Annotatef(err, "enrolling machine %q", name)
+}
+
+// enrol uses a token for the machine with the name, and adds it if there is none: existing is
+// its tag otherwise.
+func (tx *txn) enrol(token, name string, existing machineTag) (machineTag, error) {
+	used, err := tx.useToken(token, role.Machine)
+	switch {
+	case err != nil:
+		return "", err
+	case used.Machine != "" && used.Machine != name:
+		return "", errors.NewUnauthorized(nil, fmt.Sprintf("the token is for machine %q", used.Machine))
+	case existing == "":
+		return tx.addMachine(name), nil
+	case used.Machine == "":
+		return "", errors.NewAlreadyExists(nil, fmt.Sprintf(
+			"there is a machine with this name: choose another, or replace its agent with a token that was created with --machine %s", name))
+	}
+	return existing, nil
 }
 
 // CheckEnrolment returns an error that satisfies errors.IsUnauthorized unless the agent is the

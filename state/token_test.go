@@ -33,7 +33,7 @@ func TestTokenEnrols(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(role.Machine, "", 2)
 	for _, name := range []string{"web", "db"} {
-		e, err := w.Enrol(token, name)
+		e, err := w.Enrol(token, name, nil)
 		w.must(err)
 		tag, err := w.MachineNamed(name)
 		w.must(err)
@@ -42,7 +42,7 @@ func TestTokenEnrols(t *testing.T) {
 		}
 		w.must(w.CheckEnrolment(e))
 	}
-	_, err := w.Enrol(token, "more")
+	_, err := w.Enrol(token, "more", nil)
 	w.wantUnauthorized("a token that was used up", err)
 	if left, err := w.Tokens(); err != nil || len(left) > 0 {
 		t.Errorf("tokens %+v, %v", left, err)
@@ -58,14 +58,14 @@ func TestTokenThatIsNotValid(t *testing.T) {
 		"no token": "", "an ID alone": id, "an empty secret": id + ".", "a wrong secret": token + "A", "an unknown ID": "x" + token,
 		"the token of another role": admin,
 	} {
-		_, err := w.Enrol(text, "web")
+		_, err := w.Enrol(text, "web", nil)
 		w.wantUnauthorized(what, err)
 	}
-	if _, err := w.Enrol(token, "no name"); !errors.Is(err, errors.NotValid) {
+	if _, err := w.Enrol(token, "no name", nil); !errors.Is(err, errors.NotValid) {
 		t.Errorf("a wrong name: %v", err)
 	}
 	w.clock.Advance(time.Hour)
-	_, err := w.Enrol(token, "web")
+	_, err := w.Enrol(token, "web", nil)
 	w.wantUnauthorized("a token that has expired", err)
 	if got := w.describe(); got != "0=0 1=1" {
 		t.Errorf("machines %s", got)
@@ -83,24 +83,24 @@ func TestTokenThatIsNotValid(t *testing.T) {
 // more, and its session ends.
 func TestTokenReplacesAgent(t *testing.T) {
 	w := newWorld(t)
-	first, err := w.Enrol(w.token(role.Machine, "", 1), "web")
+	first, err := w.Enrol(w.token(role.Machine, "", 1), "web", nil)
 	w.must(err)
 	session, err := w.OpenSession(first.Machine, "")
 	w.must(err)
 	w.must(w.ConfirmSession(session))
 
 	other := w.token(role.Machine, "", 1)
-	if _, err := w.Enrol(other, "web"); !errors.Is(err, errors.AlreadyExists) {
+	if _, err := w.Enrol(other, "web", nil); !errors.Is(err, errors.AlreadyExists) {
 		t.Errorf("enrolling a machine that exists: %v", err)
 	}
-	_, err = w.Enrol(w.token(role.Machine, "db", 1), "web")
+	_, err = w.Enrol(w.token(role.Machine, "db", 1), "web", nil)
 	w.wantUnauthorized("a token for another machine", err)
 	w.must(w.CheckEnrolment(first))
-	if _, err := w.Enrol(other, "db"); err != nil {
+	if _, err := w.Enrol(other, "db", nil); err != nil {
 		t.Errorf("a token that was refused for a name: %v", err)
 	}
 
-	second, err := w.Enrol(w.token(role.Machine, "web", 1), "web")
+	second, err := w.Enrol(w.token(role.Machine, "web", 1), "web", nil)
 	w.must(err)
 	if second.Machine != first.Machine {
 		t.Errorf("the machine was %s, and is %s", first.Machine, second.Machine)
@@ -119,6 +119,37 @@ func TestTokenReplacesAgent(t *testing.T) {
 	w.check()
 }
 
+// An agent that did not get the answer repeats its enrolment, with the same key. Nobody else can,
+// and neither can the agent itself once it has been replaced.
+func TestEnrolmentIsRepeatable(t *testing.T) {
+	w := newWorld(t)
+	token := w.token(role.Machine, "", 1)
+	first, err := w.Enrol(token, "web", []byte("key"))
+	w.must(err)
+	instance, err := w.InstanceId(first.Machine)
+	w.must(err)
+	session, err := w.OpenSession(first.Machine, "")
+	w.must(err)
+	again, err := w.Enrol(token, "web", []byte("key"))
+	w.must(err)
+	if again != first {
+		t.Errorf("enrolled as %+v, and again as %+v", first, again)
+	}
+	w.must(w.ConfirmSession(session))
+	_, err = w.Enrol(token, "web", []byte("another key"))
+	w.wantUnauthorized("another agent with the same token", err)
+	_, err = w.Enrol(token, "db", []byte("key"))
+	w.wantUnauthorized("another name with the same token", err)
+	_, err = w.Enrol(w.token(role.Machine, "web", 1), "web", []byte("another key"))
+	w.must(err)
+	_, err = w.Enrol(token, "web", []byte("key"))
+	w.wantUnauthorized("the agent that was replaced", err)
+	if now, err := w.InstanceId(first.Machine); err != nil || now != instance || now == "" {
+		t.Errorf("the instance was %q, and is %q, %v", instance, now, err)
+	}
+	w.check()
+}
+
 func TestTokensAreListedAndRemoved(t *testing.T) {
 	w := newWorld(t)
 	made, text, err := w.CreateToken(state.TokenParams{Role: role.Machine, Machine: "web", Lifetime: time.Minute, Uses: 3})
@@ -134,7 +165,7 @@ func TestTokensAreListedAndRemoved(t *testing.T) {
 		t.Errorf("token %+v, want %+v", all[0], want)
 	}
 	w.must(w.RemoveToken(made.ID))
-	_, err = w.Enrol(text, "web")
+	_, err = w.Enrol(text, "web", nil)
 	w.wantUnauthorized("a token that was removed", err)
 	if err := w.RemoveToken(made.ID); !errors.Is(err, errors.NotFound) {
 		t.Errorf("removing a token again: %v", err)

@@ -32,6 +32,9 @@ type Config struct {
 	// stream is authenticated once, when it begins: to end it, cancel the context of its
 	// request. Required.
 	Authenticate func(*http.Request) (storageprovisioner.Accessors, error)
+	// IsAgain reports whether an error of an accessor says that the call was not made, and that
+	// the agent should make it again. Nil: no error says that.
+	IsAgain func(error) bool
 	// Logger is required.
 	Logger Logger
 	// KeepAlive is the time between two messages on an idle stream. Both sides should use the
@@ -87,6 +90,9 @@ func New(config Config) (*Handler, error) {
 	if config.KeepAlive == 0 {
 		config.KeepAlive = agentwire.KeepAlive
 	}
+	if config.IsAgain == nil {
+		config.IsAgain = func(error) bool { return false }
+	}
 	return &Handler{config: config, maxStreams: maxStreams, maxWatchers: maxWatchers, killing: make(chan struct{})}, nil
 }
 
@@ -107,23 +113,26 @@ func (h *Handler) Wait() error {
 	return nil
 }
 
-// begin counts a request, unless the handler is killed.
-func (h *Handler) begin() bool {
+// Begin begins a request of the embedder's own, for which Wait then waits. The caller calls end
+// after it. ok is false if the handler is killed.
+func (h *Handler) Begin() (end func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.killed {
-		h.running.Add(1)
+	if h.killed {
+		return nil, false
 	}
-	return !h.killed
+	h.running.Add(1)
+	return h.running.Done, true
 }
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !h.begin() {
+	end, ok := h.Begin()
+	if !ok {
 		writeError(w, http.StatusServiceUnavailable, errors.NotYetAvailablef("server, which is stopping,"))
 		return
 	}
-	defer h.running.Done()
+	defer end()
 	agent, err := h.config.Authenticate(r)
 	switch {
 	case errors.Is(err, errors.Unauthorized):
@@ -177,6 +186,10 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, agent storageprov
 		return // the agent has disconnected, and may have made the call again
 	}
 	result, err := do()
+	if err != nil && h.config.IsAgain(err) {
+		writeError(w, http.StatusServiceUnavailable, err)
+		return
+	}
 	writeJSON(w, http.StatusOK, agentwire.Answer[any]{Error: params.ServerError(err), Result: result})
 }
 

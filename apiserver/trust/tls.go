@@ -39,37 +39,45 @@ func (c Credentials) load() (tls.Certificate, *x509.CertPool, error) {
 // Leaf returns the certificate.
 func (c Credentials) Leaf() (*x509.Certificate, error) { return parseCertificate(c.Certificate) }
 
-// ClientConfig returns the configuration with which the owner of the credentials connects to a
-// server. clock returns the time; nil: time.Now.
-func (c Credentials) ClientConfig(clock func() time.Time) (*tls.Config, error) {
-	certificate, pool, err := c.load()
+// ClientConfig returns the configuration with which the owner of credentials connects to a
+// server. current returns the credentials for each new connection; their authority must stay the
+// same. clock returns the time; nil: time.Now.
+func ClientConfig(current func() Credentials, clock func() time.Time) (*tls.Config, error) {
+	_, pool, err := current().load()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{certificate},
-		RootCAs:      pool,
-		ServerName:   ServerName,
-		Time:         clock,
+		MinVersion: tls.VersionTLS13,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			certificate, _, err := current().load()
+			return &certificate, err
+		},
+		RootCAs:    pool,
+		ServerName: ServerName,
+		Time:       clock,
 	}, nil
 }
 
-// ServerConfig returns the configuration of a server with the credentials. Clients need no
+// ServerConfig returns the configuration of a server with credentials. current returns the
+// credentials for each new connection; their authority must stay the same. Clients need no
 // certificate, since those that have only a token have none yet; if they have one, it must be
 // of the authority. clock returns the time; nil: time.Now.
-func (c Credentials) ServerConfig(clock func() time.Time) (*tls.Config, error) {
-	certificate, pool, err := c.load()
+func ServerConfig(current func() Credentials, clock func() time.Time) (*tls.Config, error) {
+	_, pool, err := current().load()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{certificate},
-		ClientCAs:    pool,
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		Time:         clock,
-		NextProtos:   []string{"h2", "http/1.1"},
+		MinVersion: tls.VersionTLS13,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			certificate, _, err := current().load()
+			return &certificate, err
+		},
+		ClientCAs:  pool,
+		ClientAuth: tls.VerifyClientCertIfGiven,
+		Time:       clock,
+		NextProtos: []string{"h2", "http/1.1"},
 	}, nil
 }
 

@@ -74,7 +74,7 @@ func connect(t *testing.T, server, client *tls.Config) (here, there tls.Connecti
 
 func serverConfig(t *testing.T, c trust.Credentials, clock func() time.Time) *tls.Config {
 	t.Helper()
-	config, err := c.ServerConfig(clock)
+	config, err := trust.ServerConfig(func() trust.Credentials { return c }, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func serverConfig(t *testing.T, c trust.Credentials, clock func() time.Time) *tl
 
 func clientConfig(t *testing.T, c trust.Credentials, clock func() time.Time) *tls.Config {
 	t.Helper()
-	config, err := c.ClientConfig(clock)
+	config, err := trust.ClientConfig(func() trust.Credentials { return c }, clock)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/internal/agentwire"
+)
+
+// Secrets keeps the secret of an agent's last session, in the agent's directory. Of two agents
+// with the same secret, such as those of a directory and its copy, the server refuses one.
+type Secrets interface {
+	// Load returns the secret that was stored last, or an empty one.
+	Load() (string, error)
+	// Store replaces the secret. When it returns nil, the secret survives a crash.
+	Store(secret string) error
+}
+
+// openSession opens a session for a connection, if the client has sessions.
+func (c *Client) openSession(ctx context.Context) error {
+	if c.config.Secrets == nil {
+		return nil
+	}
+	secret, err := c.config.Secrets.Load()
+	if err != nil {
+		return &lostError{errors.Annotate(err, "reading the secret of the last session")}
+	}
+	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.config.Secrets.Store(opened.Secret); err != nil {
+		return &lostError{errors.Annotate(err, "storing the secret of the session")}
+	}
+	if _, err := request[struct{}](ctx, c, agentwire.ConfirmSessionPath, agentwire.ConfirmSessionRequest{Number: opened.Number}); err != nil {
+		return errors.Trace(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session = strconv.FormatUint(opened.Number, 10)
+	return nil
+}
+
+func (c *Client) currentSession() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session
+}
+
+// request makes one attempt of a request that is not a call.
+func request[R any](ctx context.Context, c *Client, path string, args any) (R, error) {
+	var none R
+	body, err := json.Marshal(args)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	response, err := c.postTo(ctx, path, bytes.NewReader(body))
+	if err != nil {
+		return none, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := readAnswer(response)
+	if err != nil {
+		return none, err
+	}
+	return decode[R](data)
+}

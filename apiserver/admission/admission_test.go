@@ -1,0 +1,536 @@
+package admission_test
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/clock/testclock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/api"
+	"github.com/stowage-io/stowage/apiserver/admission"
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/internal/agentwire"
+	"github.com/stowage-io/stowage/internal/leaktest"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/link"
+)
+
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+// world is a state, a server of its agents, and a link to it.
+type world struct {
+	*state.State
+	t       testing.TB
+	ca      *trust.CA
+	clock   *testclock.Clock
+	handler *admission.Handler
+	http    *httptest.Server
+	link    *link.Link
+
+	mu       sync.Mutex
+	messages []string
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, clock: testclock.NewClock(time.Now())}
+	var err error
+	w.State, err = state.Open(state.Config{Store: kvtest.NewMemory(), Clock: w.clock, Registry: storage.StaticProviderRegistry{}})
+	w.must(err)
+	t.Cleanup(func() { w.must(w.Close()) })
+	w.must(w.SetEnvironConfig(map[string]any{"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"}))
+	w.ca, err = trust.NewCA(w.clock.Now())
+	w.must(err)
+	stop := w.start()
+	t.Cleanup(func() { stop() })
+	w.link = link.New(t, w.http.Listener.Addr().String())
+	return w
+}
+
+// start starts a server. The function that it returns stops it.
+func (w *world) start() (stop func()) {
+	w.t.Helper()
+	var err error
+	w.handler, err = admission.New(admission.Config{State: w.State, CA: w.ca, Clock: w.clock, Logger: w})
+	w.must(err)
+	own := w.credentials(trust.Identity{Role: role.Server, ID: "s1"})
+	server := httptest.NewUnstartedServer(w.handler)
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS, err = trust.ServerConfig(func() trust.Credentials { return own }, w.clock.Now)
+	w.must(err)
+	server.StartTLS()
+	w.http = server
+	handler := w.handler
+	return sync.OnceFunc(func() {
+		handler.Kill()
+		server.CloseClientConnections()
+		server.Close()
+		w.must(handler.Wait())
+	})
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(errors.ErrorStack(err))
+	}
+}
+
+// Infof and Warningf are the loggers of everything.
+func (w *world) Infof(format string, args ...any)    { w.log(format, args...) }
+func (w *world) Warningf(format string, args ...any) { w.log(format, args...) }
+
+func (w *world) log(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.messages = append(w.messages, fmt.Sprintf(format, args...))
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.messages, "\n")
+}
+
+// await waits until the condition holds.
+func (w *world) await(what string, holds func() bool) {
+	w.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s: not so after %v\n%s", what, patience, w.logged())
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// credentials returns new credentials.
+func (w *world) credentials(identity trust.Identity) trust.Credentials {
+	w.t.Helper()
+	key, encoded, err := trust.NewKey()
+	w.must(err)
+	certificate, err := w.ca.Issue(key.Public(), identity, w.clock.Now(), "127.0.0.1")
+	w.must(err)
+	return trust.Credentials{Certificate: certificate, Key: encoded, CA: w.ca.Certificate()}
+}
+
+// token returns a token for a machine.
+func (w *world) token(machine string) trust.Token {
+	w.t.Helper()
+	_, secret, err := w.CreateToken(state.TokenParams{Role: role.Machine, Machine: machine, Lifetime: time.Hour, Uses: 1})
+	w.must(err)
+	return trust.Token{CAHash: w.ca.Hash(), Secret: secret}
+}
+
+// config returns the configuration of a client.
+func (w *world) config() api.Config {
+	return api.Config{URL: "https://" + w.link.Address(), Clock: clock.WallClock, Logger: w, MinDelay: time.Millisecond, MaxDelay: 10 * time.Millisecond}
+}
+
+// agent is an agent that is enrolled.
+type agent struct {
+	*world
+	name        string
+	machine     names.MachineTag
+	key         crypto.Signer
+	credentials trust.Credentials
+	secrets     *secrets
+}
+
+func (w *world) enrol(name string) *agent {
+	w.t.Helper()
+	key, encoded, err := trust.NewKey()
+	w.must(err)
+	certificate, ca, err := api.Enrol(w.t.Context(), w.config(), w.token(""), name, key.Public())
+	w.must(err)
+	machine, err := w.MachineNamed(name)
+	w.must(err)
+	return &agent{w, name, machine, key, trust.Credentials{Certificate: certificate, Key: encoded, CA: ca}, &secrets{}}
+}
+
+// dial returns a client of the agent, which ends at the end of the test at the latest.
+func (a *agent) dial() *api.Client {
+	a.t.Helper()
+	config := a.config()
+	config.Secrets = a.secrets
+	var err error
+	config.TLS, err = trust.ClientConfig(func() trust.Credentials { return a.credentials }, a.clock.Now)
+	a.must(err)
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	client, err := api.Dial(ctx, config)
+	a.must(err)
+	a.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// publish makes a call that succeeds only in the current session.
+func (a *agent) publish(client *api.Client, device string) error {
+	return client.Accessors().SetMachineBlockDevices([]storage.BlockDevice{{DeviceName: device}})
+}
+
+func (a *agent) published() string {
+	a.t.Helper()
+	devices, err := a.MachineBlockDevices(a.machine)
+	a.must(err)
+	if len(devices) != 1 {
+		return ""
+	}
+	return devices[0].DeviceName
+}
+
+// secrets keeps a secret in memory.
+type secrets struct {
+	mu     sync.Mutex
+	secret string
+	err    error
+}
+
+func (s *secrets) Load() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.secret, nil
+}
+
+func (s *secrets) Store(secret string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.secret = secret
+	}
+	return s.err
+}
+
+func (s *secrets) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// An agent with a token is enrolled, and may then use the storage of its machine, and no other.
+func TestAgentIsAdmitted(t *testing.T) {
+	w := newWorld(t)
+	web, db := w.enrol("web"), w.enrol("db")
+	client := web.dial()
+	w.must(web.publish(client, "sda"))
+	if web.published() != "sda" || db.published() != "" {
+		t.Errorf("published for web: %q, for db: %q", web.published(), db.published())
+	}
+	result, err := client.Accessors().InstanceIds([]names.MachineTag{web.machine, db.machine})
+	w.must(err)
+	if result[0].Error != nil || result[0].Result == "" || params.ErrCode(result[1].Error) != params.CodeUnauthorized {
+		t.Errorf("instances %+v", result)
+	}
+	if err := client.Accessors().SetStatus([]params.EntityStatusArgs{{Tag: "volume-0", Status: "error"}}); !errors.Is(err, errors.Unauthorized) {
+		t.Errorf("the status of a volume of the environment: %v", err)
+	}
+}
+
+// Who is not enrolled, and with what is not a token, learns nothing and changes nothing.
+func TestEnrolmentIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.enrol("web")
+	used := w.token("")
+	key, _, err := trust.NewKey()
+	w.must(err)
+	_, _, err = api.Enrol(t.Context(), w.config(), used, "first", key.Public())
+	w.must(err)
+	other, err := trust.NewCA(w.clock.Now())
+	w.must(err)
+	foreign := w.token("")
+	foreign.CAHash = other.Hash()
+	for what, test := range map[string]struct {
+		token   trust.Token
+		name    string
+		refused bool
+		want    string
+	}{
+		"a token that was used":        {used, "second", true, "the token is not valid for role machine"},
+		"a token for another machine":  {w.token("db"), "second", true, `the token is for machine "db"`},
+		"a token of another authority": {foreign, "second", true, "not one of those that the token is for"},
+		"an existing name":             {w.token(""), "web", false, "there is a machine with this name"},
+		"a name that is not valid":     {w.token(""), "two words", false, `machine name "two words"`},
+	} {
+		other, _, err := trust.NewKey()
+		w.must(err)
+		_, _, err = api.Enrol(t.Context(), w.config(), test.token, test.name, other.Public())
+		if err == nil || errors.Is(err, api.ErrRefused) != test.refused || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v; want %q", what, err, test.want)
+		}
+	}
+	all, err := w.Machines()
+	w.must(err)
+	if len(all) != 2 {
+		t.Errorf("there are machines %+v", all)
+	}
+	// A token that is refused for a name can be used for another.
+	_, _, err = api.Enrol(t.Context(), w.config(), w.token("web"), "web", key.Public())
+	w.must(err)
+}
+
+// An agent whose answer is lost enrols again with its key.
+func TestEnrolmentIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	token := w.token("")
+	key, _, err := trust.NewKey()
+	w.must(err)
+	for range 2 {
+		_, _, err = api.Enrol(t.Context(), w.config(), token, "web", key.Public())
+		w.must(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	w.link.Stall()
+	if _, _, err = api.Enrol(ctx, w.config(), token, "web", key.Public()); err == nil {
+		t.Error("enrolled without a connection")
+	}
+	w.link.Resume()
+}
+
+// A connection that is lost costs nothing: the agent goes on in a new session.
+func TestAgentReconnects(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := web.dial()
+	for i := range 5 {
+		before, err := w.CurrentSession(web.machine)
+		w.must(err)
+		w.link.Cut()
+		w.must(web.publish(client, fmt.Sprintf("sd%d", i)))
+		w.await("a newer session", func() bool {
+			now, err := w.CurrentSession(web.machine)
+			return err == nil && now.Number > before.Number
+		})
+		w.must(web.publish(client, fmt.Sprintf("vd%d", i)))
+		if got := web.published(); got != fmt.Sprintf("vd%d", i) {
+			t.Errorf("published %q", got)
+		}
+	}
+}
+
+// Of two agents with copies of one directory, the one that connects later goes on, and the other
+// one is refused: what it does has no effect any more.
+func TestCopiedDirectory(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	first := web.dial()
+	clone := *web
+	secret, err := web.secrets.Load()
+	w.must(err)
+	clone.secrets = &secrets{secret: secret}
+	second := clone.dial()
+	if err := first.Wait(); !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), "another agent uses a copy of its directory") {
+		t.Errorf("the agent of the directory: %v", err)
+	}
+	if err := web.publish(first, "sda"); err == nil || web.published() != "" {
+		t.Errorf("a call of the agent that is refused: %v, published %q", err, web.published())
+	}
+	w.must(web.publish(second, "sdb"))
+	if now, err := w.CurrentSession(web.machine); err != nil || now.Refused.IsZero() {
+		t.Errorf("the state knows no refusal: %+v, %v", now, err)
+	}
+	if !strings.Contains(w.logged(), "refused an agent at") {
+		t.Errorf("the operator is told nothing:\n%s", w.logged())
+	}
+}
+
+// A secret that cannot be stored ends no session of the agent: it tries until it can.
+func TestSecretThatCannotBeStored(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := web.dial()
+	web.secrets.fail(errors.New("no space left on device"))
+	w.link.Cut()
+	w.await("the reason is logged", func() bool { return strings.Contains(w.logged(), "no space left on device") })
+	web.secrets.fail(nil)
+	w.must(web.publish(client, "sda"))
+}
+
+// An agent whose machine was removed, or whose place another one has taken, is refused.
+func TestAgentThatIsNoLongerAdmitted(t *testing.T) {
+	for what, end := range map[string]func(*agent){
+		"the machine was removed": func(a *agent) { a.must(a.RemoveMachine(a.machine)) },
+		"its agent was replaced": func(a *agent) {
+			key, _, err := trust.NewKey()
+			a.must(err)
+			_, _, err = api.Enrol(a.t.Context(), a.config(), a.token(a.name), a.name, key.Public())
+			a.must(err)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			web := w.enrol("web")
+			client := web.dial()
+			end(web)
+			if err := client.Wait(); !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), what) {
+				t.Errorf("its client ended with %v", err)
+			}
+		})
+	}
+}
+
+func TestCertificateIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := web.dial()
+	w.clock.Advance(trust.Lifetime * 2 / 3)
+	renewed, err := client.Renew(t.Context(), web.key.Public())
+	w.must(err)
+	web.credentials.Certificate = renewed
+	leaf, err := web.credentials.Leaf()
+	w.must(err)
+	if want := w.clock.Now().Add(trust.Lifetime); leaf.NotAfter.Sub(want).Abs() > time.Minute {
+		t.Errorf("valid until %v, want %v", leaf.NotAfter, want)
+	}
+	identity, err := trust.IdentityOf(leaf)
+	if want := (trust.Identity{Role: role.Machine, ID: web.machine.Id(), Enrolment: 1}); err != nil || identity != want {
+		t.Errorf("renewed for %+v, %v; want %+v", identity, err, want)
+	}
+}
+
+// The state knows which agents are connected: an absence counts after 40 seconds, and after a
+// restart of the server, too.
+func TestPresence(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	connected := func() bool {
+		p, err := w.Presence(web.machine)
+		w.must(err)
+		return p.Connected
+	}
+	lastSeen := func() time.Time {
+		all, err := w.Machines()
+		w.must(err)
+		return w.handler.LastSeen(all[0])
+	}
+	if connected() || !lastSeen().IsZero() {
+		t.Error("an agent that never had a connection counts")
+	}
+	client := web.dial()
+	w.await("connected", connected)
+	w.clock.Advance(time.Hour)
+	if !lastSeen().Equal(w.clock.Now()) {
+		t.Errorf("last seen at %v, and it is %v", lastSeen(), w.clock.Now())
+	}
+	w.must(client.Close())
+	w.must(w.clock.WaitAdvance(39*time.Second, patience, 1))
+	lost := w.clock.Now().Add(-39 * time.Second)
+	if !connected() || !lastSeen().Equal(lost) {
+		t.Errorf("after a short absence: connected %t, last seen at %v, want %v", connected(), lastSeen(), lost)
+	}
+	client = web.dial()
+	w.await("seen again", func() bool { return lastSeen().Equal(w.clock.Now()) })
+	w.must(client.Close())
+	w.must(w.clock.WaitAdvance(40*time.Second, patience, 1))
+	w.await("no longer connected", func() bool { return !connected() })
+	if want := w.clock.Now().Add(-40 * time.Second); !lastSeen().Equal(want) {
+		t.Errorf("last seen at %v, want %v", lastSeen(), want)
+	}
+
+	web.dial()
+	w.await("connected again", connected)
+	w.http.CloseClientConnections()
+	w.handler.Kill()
+	w.http.Close()
+	w.must(w.handler.Wait())
+	defer w.start()()
+	if !connected() {
+		t.Error("a restart of the server counts as an absence")
+	}
+	w.must(w.clock.WaitAdvance(40*time.Second, patience, 1))
+	w.await("no longer connected", func() bool { return !connected() })
+}
+
+// renewal returns the body of a request for a certificate.
+func renewal(t *testing.T, key crypto.Signer) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(agentwire.CertificateRequest{Key: der})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// What is not an agent's request is refused, with a reason.
+func TestRequests(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := func(c trust.Credentials, with bool) *http.Client {
+		config := &tls.Config{InsecureSkipVerify: true} // only the server's side is of interest
+		if with {
+			own, err := trust.ClientConfig(func() trust.Credentials { return c }, w.clock.Now)
+			w.must(err)
+			config = own
+		}
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
+	}
+	admin := client(w.credentials(trust.Identity{Role: role.Admin, ID: "u1"}), true)
+	machine := client(web.credentials, true)
+	gone := client(w.credentials(trust.Identity{Role: role.Machine, ID: "77", Enrolment: 1}), true)
+	nobody := client(trust.Credentials{}, false)
+	for _, c := range []*http.Client{admin, machine, gone, nobody} {
+		defer c.CloseIdleConnections()
+	}
+	for _, test := range []struct {
+		what, path, body, session string
+		client                    *http.Client
+		status                    int
+		want                      string
+	}{
+		{"a call without a certificate", agentwire.Prefix + "EnvironConfig", `{"args": []}`, "1", nobody, 401, "a certificate is needed"},
+		{"a stream without a certificate", agentwire.Prefix + "Stream", ``, "1", nobody, 401, "a certificate is needed"},
+		{"a session without a certificate", agentwire.OpenSessionPath, `{}`, "", nobody, 401, "a certificate is needed"},
+		{"a renewal without a certificate", agentwire.CertificatePath, string(renewal(t, web.key)), "", nobody, 401, "a certificate is needed"},
+		{"a call of an administrator", agentwire.Prefix + "EnvironConfig", `{"args": []}`, "1", admin, 401, "admin u1, not of a machine"},
+		{"a machine that is gone", agentwire.OpenSessionPath, `{}`, "", gone, 401, "the machine was removed"},
+		{"a call without a session", agentwire.Prefix + "EnvironConfig", `{"args": []}`, "", machine, 503, ""},
+		{"a call in session 0", agentwire.Prefix + "EnvironConfig", `{"args": []}`, "0", machine, 503, ""},
+		{"a call in a session that does not exist", agentwire.Prefix + "Volumes", `{"args": ["volume-0"]}`, "99", machine, 503, "the session has ended"},
+		{"confirming another session", agentwire.ConfirmSessionPath, `{"number": 99}`, "", machine, 503, "the session has ended"},
+		{"what is not JSON", agentwire.OpenSessionPath, `{`, "", machine, 400, "reading the request"},
+		{"a huge request", agentwire.EnrolPath, `{"name": "` + strings.Repeat("a", 1<<20) + `"}`, "", nobody, 503, "too large"},
+		{"no key", agentwire.EnrolPath, `{"token": "a.b", "name": "db"}`, "", nobody, 400, "the key is not an ECDSA key"},
+		{"an unknown path", "/v1/agents", `{}`, "", machine, 404, ""},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.link.Address()+test.path, strings.NewReader(test.body))
+		w.must(err)
+		if test.session != "" {
+			request.Header.Set(agentwire.SessionHeader, test.session)
+		}
+		response, err := test.client.Do(request)
+		w.must(err)
+		body, err := io.ReadAll(response.Body)
+		w.must(err)
+		w.must(response.Body.Close())
+		if response.StatusCode != test.status || !bytes.Contains(body, []byte(test.want)) {
+			t.Errorf("%s: %d %s; want %d %q", test.what, response.StatusCode, body, test.status, test.want)
+		}
+	}
+}

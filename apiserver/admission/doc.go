@@ -1,0 +1,35 @@
+// Package admission decides which agents a server serves. It enrols them with tokens, issues and
+// renews their certificates, opens their sessions, and serves the agent API (package
+// apiserver/agentapi) to those that are admitted, each for the storage of its machine.
+//
+// # Requests
+//
+// Each is a POST of a JSON object, answered like a call of the agent API: with {"result": …} or
+// {"error": …}, and with the same statuses.
+//
+//	/v1/enrol            {"token": SECRET, "name": NAME, "key": KEY} → {"certificate": PEM}
+//	/v1/certificate      {"key": KEY} → {"certificate": PEM}
+//	/v1/session          {"secret": SECRET} → {"number": NUMBER, "secret": SECRET}
+//	/v1/session/confirm  {"number": NUMBER} → {}
+//	/v1/agent/METHOD     see package agentapi; with the header Stowage-Session: NUMBER
+//
+// KEY is the agent's public key (PKIX, DER, in base64). All but the first need the certificate.
+// An agent that gets no answer repeats its request: enrolling again with the same token and the
+// same key has no further effect.
+//
+// # Sessions
+//
+// An agent opens a session for each connection, with the secret of the one before. It stores the
+// new secret, confirms the session, and then uses it. An open stream ends when a newer session is
+// opened; a call in an older session is answered with 503, "try again", and has no effect.
+//
+// An agent is refused for good (401) when its machine was removed, when another agent was
+// enrolled for its machine, and when its secret is not the current one: then another agent uses
+// a copy of its directory.
+//
+// # Presence
+//
+// While an agent has a stream, its machine counts as connected, and for 40 seconds longer. After
+// a start of the server, each machine that was connected has that time to return. Nothing is
+// detached or taken away because a machine is not connected.
+package admission

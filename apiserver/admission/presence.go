@@ -1,0 +1,136 @@
+package admission
+
+import (
+	"sync"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state"
+)
+
+// presence notes in the state which agents are connected. It writes only what changes.
+type presence struct {
+	config Config
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	// streams has the number of streams of each machine that has any.
+	streams map[names.MachineTag]int
+	// absences has the machines that have lost theirs a short time ago.
+	absences map[names.MachineTag]*absence
+	running  sync.WaitGroup
+}
+
+// absence is the time since an agent has had no stream.
+type absence struct {
+	since time.Time
+	timer clock.Timer
+}
+
+// newPresence gives each agent that was connected some time to return.
+func newPresence(config Config) (*presence, error) {
+	p := &presence{
+		config:   config,
+		streams:  make(map[names.MachineTag]int),
+		absences: make(map[names.MachineTag]*absence),
+	}
+	machines, err := config.State.Machines()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range machines {
+		if m.Presence.Connected {
+			p.startAbsence(state.Session{Machine: m.Tag, Number: m.Session.Number})
+		}
+	}
+	return p, nil
+}
+
+// begin notes that an agent has a stream in its session, and returns the function that notes its
+// end.
+func (p *presence) begin(s state.Session) (end func()) {
+	p.mu.Lock()
+	p.streams[s.Machine]++
+	if absent, ok := p.absences[s.Machine]; ok {
+		absent.timer.Stop()
+		delete(p.absences, s.Machine)
+	}
+	p.mu.Unlock()
+	p.note(s, true, p.config.Clock.Now())
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.streams[s.Machine]--
+		if p.streams[s.Machine] == 0 {
+			delete(p.streams, s.Machine)
+			p.startAbsence(s)
+		}
+	}
+}
+
+// startAbsence begins to measure the absence of an agent. The caller holds mu.
+func (p *presence) startAbsence(s state.Session) {
+	if p.closed {
+		return
+	}
+	begun := &absence{since: p.config.Clock.Now()}
+	begun.timer = p.config.Clock.AfterFunc(p.config.Absence, func() {
+		p.mu.Lock()
+		absent := !p.closed && p.absences[s.Machine] == begun
+		if absent {
+			delete(p.absences, s.Machine)
+			p.running.Add(1)
+		}
+		p.mu.Unlock()
+		if absent {
+			defer p.running.Done()
+			p.note(s, false, begun.since)
+		}
+	})
+	p.absences[s.Machine] = begun
+}
+
+func (p *presence) note(s state.Session, connected bool, since time.Time) {
+	if err := p.config.State.SetConnected(s.Machine, s.Number, connected, since); err != nil {
+		p.config.Logger.Warningf("%v", err)
+	}
+}
+
+// lastSeen returns when the agent of a machine last had a stream here: now, if it has one, and
+// the zero time if that is not known.
+func (p *presence) lastSeen(machine names.MachineTag) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.streams[machine] > 0 {
+		return p.config.Clock.Now()
+	}
+	if absent, ok := p.absences[machine]; ok {
+		return absent.since
+	}
+	return time.Time{}
+}
+
+// close ends all timers, and waits for what they do.
+func (p *presence) close() {
+	p.mu.Lock()
+	p.closed = true
+	for _, absent := range p.absences {
+		absent.timer.Stop()
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// LastSeen returns when a machine's agent last had a connection, as far as this server knows:
+// now, if it has one.
+func (h *Handler) LastSeen(machine state.Machine) time.Time {
+	if seen := h.presence.lastSeen(machine.Tag); !seen.IsZero() {
+		return seen
+	}
+	return machine.Presence.Since
+}

@@ -1,0 +1,52 @@
+package agentwire
+
+// The paths of package apiserver/admission. Each is a POST with a JSON object, which is answered
+// by an [Answer].
+const (
+	EnrolPath          = "/v1/enrol"
+	CertificatePath    = "/v1/certificate"
+	OpenSessionPath    = "/v1/session"
+	ConfirmSessionPath = "/v1/session/confirm"
+)
+
+// SessionHeader is the header of all requests in a session: its number, in decimal.
+const SessionHeader = "Stowage-Session"
+
+// EnrolRequest is the body of a request to [EnrolPath], which needs no certificate.
+type EnrolRequest struct {
+	// Token is the secret part of a token.
+	Token string `json:"token"`
+	// Name is that of the machine.
+	Name string `json:"name"`
+	// Key is the agent's public key, as PKIX in DER.
+	Key []byte `json:"key"`
+}
+
+// CertificateRequest is the body of a request to [CertificatePath], by which an agent renews its
+// certificate.
+type CertificateRequest struct {
+	Key []byte `json:"key"`
+}
+
+// CertificateResult is the result of both.
+type CertificateResult struct {
+	// Certificate is the agent's certificate in PEM.
+	Certificate string `json:"certificate"`
+}
+
+// OpenSessionRequest is the body of a request to [OpenSessionPath].
+type OpenSessionRequest struct {
+	// Secret is that of the last session that the agent has stored, or empty.
+	Secret string `json:"secret"`
+}
+
+// OpenSessionResult is its result.
+type OpenSessionResult struct {
+	Number uint64 `json:"number"`
+	Secret string `json:"secret"`
+}
+
+// ConfirmSessionRequest is the body of a request to [ConfirmSessionPath].
+type ConfirmSessionRequest struct {
+	Number uint64 `json:"number"`
+}

@@ -1,0 +1,48 @@
+package state
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+// Presence is what the servers know about the connection of a machine's agent.
+type Presence struct {
+	// Connected says that the agent has a connection, or had one a short time ago.
+	Connected bool `cbor:"1,keyasint,omitempty"`
+	// Since is when the first of its connections began, or when the last one was lost. It is the
+	// zero time for an agent that never had a connection.
+	Since time.Time `cbor:"2,keyasint,omitzero"`
+}
+
+func (r *reader) presence(machine machineTag) Presence {
+	presence, _ := read[Presence](r, presenceKey(machine))
+	return presence
+}
+
+// Presence returns what is known about the connection of a machine's agent.
+func (st *State) Presence(machine names.MachineTag) (presence Presence, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		presence = r.presence(newMachineTag(machine))
+		return nil
+	})
+	return presence, errors.Trace(err)
+}
+
+// SetConnected notes since when an agent has a connection in its session, or has none, for that
+// session. It changes nothing if there is a newer session, and so a newer connection, and writes
+// nothing if Connected does not change.
+func (st *State) SetConnected(machine names.MachineTag, session uint64, connected bool, since time.Time) error {
+	at := newMachineTag(machine)
+	err := st.update(func(tx *txn) error {
+		record, _ := read[sessionRecord](&tx.reader, sessionKey(at))
+		if record.Number == session && tx.presence(at).Connected != connected {
+			tx.write(presenceKey(at), &Presence{Connected: connected, Since: since.UTC()})
+		}
+		return nil
+	})
+	return errors.Annotatef(err, "noting the connection of machine %s", machine.Id())
+}

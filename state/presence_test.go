@@ -1,0 +1,59 @@
+package state_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/state"
+)
+
+// The state knows since when an agent has had a connection, or none. What a server notes about an
+// earlier session does not count.
+func TestPresence(t *testing.T) {
+	w := newWorld(t)
+	open := func(secret string) state.Session {
+		t.Helper()
+		s, err := w.OpenSession(machine0, secret)
+		w.must(err)
+		w.must(w.ConfirmSession(s))
+		return s
+	}
+	check := func(what string, connected bool, since time.Duration) {
+		t.Helper()
+		p, err := w.Presence(machine0)
+		w.must(err)
+		if p.Connected != connected || !p.Since.Equal(start.Add(since)) {
+			t.Errorf("%s: connected %t since %v, want %t since %v", what, p.Connected, p.Since.Sub(start), connected, since)
+		}
+	}
+	if p, err := w.Presence(machine0); err != nil || p != (state.Presence{}) {
+		t.Errorf("an agent that never had a connection: %+v, %v", p, err)
+	}
+	first := open("")
+	w.must(w.SetConnected(machine0, first.Number, true, w.clock.Now()))
+	check("connected", true, 0)
+	w.clock.Advance(time.Minute)
+	second := open(first.Secret)
+	w.must(w.SetConnected(machine0, first.Number, false, w.clock.Now()))
+	check("an earlier connection is lost", true, 0)
+	w.must(w.SetConnected(machine0, second.Number, true, w.clock.Now()))
+	check("connected again", true, 0)
+	w.clock.Advance(time.Minute)
+	w.must(w.SetConnected(machine0, second.Number, false, w.clock.Now()))
+	check("lost", false, 2*time.Minute)
+	w.clock.Advance(time.Minute)
+	w.must(w.SetConnected(machine0, second.Number, false, w.clock.Now()))
+	check("still lost", false, 2*time.Minute)
+	w.must(w.SetConnected(machine0, second.Number, true, w.clock.Now()))
+	check("in the same session", true, 3*time.Minute)
+	all, err := w.Machines()
+	w.must(err)
+	if p := all[0].Presence; !p.Connected {
+		t.Errorf("listed as %+v", p)
+	}
+	w.must(w.RemoveMachine(machine0))
+	if p, err := w.Presence(machine0); err != nil || p != (state.Presence{}) {
+		t.Errorf("a machine that was removed: %+v, %v", p, err)
+	}
+	w.check()
+}

@@ -9,57 +9,33 @@ package agent
 
 import (
 	"path/filepath"
-	"time"
 
-	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
-	"github.com/juju/worker/v4/dependency"
-	"github.com/prometheus/client_golang/prometheus"
-	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 // machine is the tag of the agent's machine in its own state.
 var machine = names.NewMachineTag("0")
 
-// Logger receives messages for the operator. *loggo.Logger implements it.
-type Logger interface {
-	Tracef(format string, args ...any)
-	Debugf(format string, args ...any)
-	Infof(format string, args ...any)
-	Warningf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
 // Config is the configuration of an agent. The fields up to Logger are required.
 type Config struct {
+	process.Config
 	// DataDir is the directory of state and storage. Its path is absolute. It is an earlier
 	// agent's directory, empty, or does not exist yet. Only root and the user of this process
 	// may be able to write to it, or to redirect its path.
 	DataDir string
 	// SocketPath is the path of the control socket.
 	SocketPath string
-	// Registry is the registry of storage providers.
-	Registry storage.ProviderRegistry
-	Clock    clock.Clock
-	Logger   Logger
 	// Manager makes the agent an environment manager too: it makes and attaches the
 	// environment's storage.
 	Manager bool
-	// Retry says when failed operations are retried. Zero: the worker's default.
-	Retry storageprovisioner.RetryPolicy
-	// TimeLimits bounds the duration of provider calls. Zero: no limit.
-	TimeLimits storageprovisioner.TimeLimits
-	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
-	// Prometheus. Any client that can connect can read them.
-	MetricsAddress string
 	// Spec, if not nil, is applied before anything starts.
 	Spec *control.ApplyArgs
 }
@@ -71,24 +47,19 @@ func (c Config) Validate() error {
 		return errors.NotValidf("DataDir %q, which is not absolute,", c.DataDir)
 	case c.SocketPath == "":
 		return errors.NotValidf("empty SocketPath")
-	case c.Registry == nil:
-		return errors.NotValidf("nil Registry")
-	case c.Clock == nil:
-		return errors.NotValidf("nil Clock")
-	case c.Logger == nil:
-		return errors.NotValidf("nil Logger")
 	}
-	return nil
+	return c.Config.Validate()
 }
 
 // Agent is a worker that looks after the storage of this machine.
 type Agent struct {
-	*backend
-	tomb    tomb.Tomb
-	model   names.ModelTag
-	store   *boltkv.Store
-	engine  *dependency.Engine
-	metrics *prometheus.Registry
+	*backend.Backend
+	*process.Process
+	config Config
+	dir    datadir.Dir
+	model  names.ModelTag
+	store  *boltkv.Store
+	state  *state.State
 }
 
 // New starts an agent. It returns an error if the agent cannot start at all: if another agent
@@ -106,9 +77,9 @@ func New(config Config) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	a := &Agent{store: store, metrics: newRegistry()}
+	a := &Agent{Process: process.New(config.Config), config: config, dir: dir, store: store}
 	if err := a.start(config); err != nil {
-		return nil, errors.Trace(firstError(err, a.close()))
+		return nil, errors.Trace(process.FirstError(err, a.close()))
 	}
 	return a, nil
 }
@@ -118,7 +89,7 @@ func (a *Agent) start(config Config) error {
 	if err := control.CheckSocket(config.SocketPath); err != nil {
 		return errors.Trace(err)
 	}
-	dir := datadir.Dir(config.DataDir)
+	dir := a.dir
 	if err := dir.PrepareStorage(); err != nil {
 		return errors.Trace(err)
 	}
@@ -126,8 +97,20 @@ func (a *Agent) start(config Config) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	a.backend = &backend{config: config, dir: dir, state: st, store: a.store}
-	a.metrics.MustRegister(hostCollector{a.backend})
+	a.state = st
+	a.Backend = backend.New(backend.Config{
+		State:      st,
+		Store:      a.store,
+		Dir:        dir,
+		SocketPath: config.SocketPath,
+		Registry:   config.Registry,
+		Clock:      config.Clock,
+		Logger:     config.Logger,
+		Manager:    config.Manager,
+		Machine:    machine,
+		Report:     a.Reports,
+	})
+	a.Metrics.MustRegister(a.HostMetrics())
 	if err := dir.CheckFingerprint(st); err != nil {
 		return errors.Trace(err)
 	}
@@ -143,7 +126,7 @@ func (a *Agent) start(config Config) error {
 	if config.Spec != nil {
 		// The file may be unchanged since "stowage resize", which must not keep the agent from
 		// starting.
-		result, err := a.apply(*config.Spec, true)
+		result, err := a.ApplyFile(*config.Spec, true)
 		if err != nil {
 			return errors.Trace(err)
 		}
@@ -153,79 +136,13 @@ func (a *Agent) start(config Config) error {
 			}
 		}
 	}
-	a.engine, err = dependency.NewEngine(engineConfig(config))
-	if err != nil {
-		return errors.Trace(err)
-	}
-	a.backend.report = a.engine.Report
-	if err := dependency.Install(a.engine, a.manifolds()); err != nil {
-		// Install fails if the engine has already ended. Wait returns the reason.
-		a.engine.Kill()
-		return errors.Trace(firstError(a.engine.Wait(), err))
-	}
-	a.tomb.Go(a.run)
-	return nil
-}
-
-// run waits for the engine to end, or ends it.
-func (a *Agent) run() error {
-	ended := make(chan error, 1)
-	a.tomb.Go(func() error {
-		ended <- a.engine.Wait()
-		return nil
-	})
-	var err error
-	select {
-	case <-a.tomb.Dying():
-		a.engine.Kill()
-		err = <-ended
-	case err = <-ended:
-	}
-	return firstError(err, a.close())
+	return errors.Trace(a.Run(a.manifolds(), process.IsStateFatal, a.close))
 }
 
 func (a *Agent) close() error {
 	var err error
-	if a.backend != nil {
+	if a.state != nil {
 		err = a.state.Close()
 	}
-	return firstError(err, a.store.Close())
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Kill implements worker.Worker.
-func (a *Agent) Kill() { a.tomb.Kill(nil) }
-
-// Wait implements worker.Worker. When it returns, nothing of the agent runs, and another agent
-// can use its directory.
-func (a *Agent) Wait() error { return a.tomb.Wait() }
-
-// isFatal reports whether an error of a worker ends the agent. The contents of a damaged state
-// must not be acted on, and a state that has failed does not recover.
-func isFatal(err error) bool {
-	return errors.Is(err, errFatal) || errors.Is(err, boltkv.ErrDamaged) || errors.Is(err, boltkv.ErrUnreadable)
-}
-
-// engineConfig returns how the engine restarts workers.
-func engineConfig(config Config) dependency.EngineConfig {
-	return dependency.EngineConfig{
-		IsFatal:          isFatal,
-		WorstError:       func(first, _ error) error { return first },
-		ErrorDelay:       time.Second,
-		BounceDelay:      10 * time.Millisecond,
-		BackoffFactor:    2,
-		BackoffResetTime: time.Minute,
-		MaxDelay:         time.Minute,
-		Clock:            config.Clock,
-		Metrics:          dependency.DefaultMetrics(),
-		Logger:           config.Logger,
-	}
+	return process.FirstError(err, a.store.Close())
 }

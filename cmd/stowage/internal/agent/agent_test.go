@@ -17,6 +17,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/internal/leaktest"
@@ -144,13 +145,15 @@ func (l logger) Errorf(format string, args ...any)   { l.log("ERROR", format, ar
 
 func config(t *testing.T, dir string, m *memory) agent.Config {
 	return agent.Config{
+		Config: process.Config{
+			Registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+				"memory": m, "loop": m, "rootfs": m,
+			}},
+			Clock:  clock.WallClock,
+			Logger: logger{t},
+		},
 		DataDir:    dir,
 		SocketPath: filepath.Join(dir, "stowage.sock"),
-		Registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
-			"memory": m, "loop": m, "rootfs": m,
-		}},
-		Clock:  clock.WallClock,
-		Logger: logger{t},
 	}
 }
 

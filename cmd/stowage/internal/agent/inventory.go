@@ -2,20 +2,15 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
 	"github.com/stowage-io/stowage/state"
 )
-
-// stampWarning returns the warning that adopted or recovered storage could not be tagged.
-func stampWarning(err error) string {
-	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again: %v", err)
-}
 
 // takeInventory compares the providers' objects with the state if that is due: when their
 // records must get new tags, or when the state was restored.
@@ -34,7 +29,7 @@ func (a *Agent) takeInventory() error {
 		if slices.ContainsFunc(stamps, func(former state.Copy) bool { return former.FormerUUID != a.state.UUID() }) {
 			return errors.Trace(err)
 		}
-		a.config.Logger.Warningf("%s", stampWarning(err))
+		a.config.Logger.Warningf("%s", backend.StampWarning(err))
 	}
 	if !a.state.Restored() {
 		return nil

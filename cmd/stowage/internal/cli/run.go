@@ -15,6 +15,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
@@ -114,17 +115,18 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	}
 
 	a, err := agent.New(agent.Config{
+		Config: process.Config{
+			Registry:       registry,
+			Clock:          clock.WallClock,
+			Logger:         &logger,
+			Retry:          storageprovisioner.RetryPolicy{Min: flags.retryMin},
+			TimeLimits:     limits,
+			MetricsAddress: flags.metrics,
+		},
 		DataDir:    dataDir,
 		SocketPath: socket,
-		Registry:   registry,
-		Clock:      clock.WallClock,
-		Logger:     &logger,
 		Manager:    flags.manager,
-		Retry:      storageprovisioner.RetryPolicy{Min: flags.retryMin},
-		TimeLimits: limits,
 		Spec:       applyArgs,
-
-		MetricsAddress: flags.metrics,
 	})
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // Resize implements control.Backend.
-func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+func (b *Backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
 	if len(args.Names) == 0 {
@@ -36,7 +36,7 @@ func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.Ch
 
 // checkGrowth returns an error if the provider cannot grow the storage. The storage
 // provisioner would discover the same, and retry forever.
-func (b *backend) checkGrowth(s *state.Storage) error {
+func (b *Backend) checkGrowth(s *state.Storage) error {
 	p, err := b.config.Registry.StorageProvider(s.Provider)
 	if err != nil {
 		return errors.Trace(err)

@@ -1,4 +1,7 @@
-package agent
+// Package backend carries out the requests of users over a state: it checks them, plans what they
+// change, and shows storage as users see it. What has to be done on a machine it does on the one
+// where it runs.
+package backend
 
 import (
 	"context"
@@ -11,7 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
@@ -26,14 +31,36 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// backend implements control.Backend over the state. It lives as long as the agent, however
-// often the control socket is recreated.
-type backend struct {
+// Config configures a [Backend]. All fields but Machine are required.
+type Config struct {
+	State *state.State
+	// Store is that of State.
+	Store *boltkv.Store
+	// Dir is the data directory, and SocketPath the path of the control socket.
+	Dir        datadir.Dir
+	SocketPath string
+	Registry   storage.ProviderRegistry
+	Clock      clock.Clock
+	Logger     Logger
+	// Manager says that the environment's storage is managed.
+	Manager bool
+	// Machine is the machine on which the process runs, as an agent.
+	Machine names.MachineTag
+	// Report returns the reports of the workers.
+	Report func() map[string]any
+}
+
+// Logger receives messages for the operator.
+type Logger interface {
+	Warningf(format string, args ...any)
+}
+
+// Backend implements control.Backend. It lives as long as its process, however often the control
+// socket is recreated.
+type Backend struct {
 	config Config
 	dir    datadir.Dir
 	state  *state.State
-	store  *boltkv.Store
-	report func() map[string]any
 
 	// changeMu is held while the wanted state is changed, so that the result of a check stays
 	// true until the change is made.
@@ -44,14 +71,19 @@ type backend struct {
 	baseline orphanScan
 }
 
-// Apply implements control.Backend. Before it changes anything, it makes the checks that the
-// file alone does not allow.
-func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
-	return b.apply(args, false)
+// New returns a backend.
+func New(config Config) *Backend {
+	return &Backend{config: config, dir: config.Dir, state: config.State}
 }
 
-// apply applies a file. With keepLarger, storage may be larger than the file says.
-func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
+// Apply implements control.Backend. Before it changes anything, it makes the checks that the
+// file alone does not allow.
+func (b *Backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+	return b.ApplyFile(args, false)
+}
+
+// ApplyFile applies a file. With keepLarger, storage may be larger than the file says.
+func (b *Backend) ApplyFile(args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
 	file, err := spec.Parse(args.File, args.Content)
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)
@@ -84,7 +116,7 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 const maxAttachedRows = 100
 
 // Storage implements control.Backend.
-func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
+func (b *Backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
 	found, err := b.selectStorage(names)
 	if err != nil {
 		return nil, err
@@ -102,7 +134,7 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 
 // selectStorage returns the storage with these names, or all storage without names. A
 // name that matches nothing is an error.
-func (b *backend) selectStorage(names []string) ([]state.Storage, error) {
+func (b *Backend) selectStorage(names []string) ([]state.Storage, error) {
 	if len(names) == 0 {
 		all, err := b.state.AllStorage()
 		return all, errors.Trace(err)
@@ -142,19 +174,19 @@ func watchPause(took time.Duration) time.Duration {
 }
 
 // Watch implements control.Backend.
-func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
+func (b *Backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
 	changes, err := b.state.WatchStorageNames()
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer stop(changes)
-	devices, err := b.state.WatchBlockDevices(machine)
+	devices, err := b.state.WatchBlockDevices(b.config.Machine)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer stop(devices)
 	v := watchSession{
-		backend:    b,
+		Backend:    b,
 		selection:  newSelection(names),
 		sent:       map[string]uint64{},
 		seed:       maphash.MakeSeed(),
@@ -201,7 +233,7 @@ func stop(w worker.Worker) {
 // watchSession sends changes to one client. It reads only what has changed, since that is the
 // cost of watching with much storage and many clients.
 type watchSession struct {
-	*backend
+	*Backend
 	selection selection
 	// sent maps each name to a hash of its row as it was last sent.
 	sent map[string]uint64
@@ -281,27 +313,27 @@ func (w *watchSession) hash(row control.Storage) (uint64, error) {
 }
 
 // Attach implements control.Backend.
-func (b *backend) Attach(_ context.Context, names []string) error {
-	return b.change(names, func(names []string) error { return b.state.AttachStorage(names, machine) })
+func (b *Backend) Attach(_ context.Context, names []string) error {
+	return b.change(names, func(names []string) error { return b.state.AttachStorage(names, b.config.Machine) })
 }
 
 // Detach implements control.Backend.
-func (b *backend) Detach(_ context.Context, names []string) error {
+func (b *Backend) Detach(_ context.Context, names []string) error {
 	return b.change(names, b.state.DetachStorage)
 }
 
 // Remove implements control.Backend.
-func (b *backend) Remove(_ context.Context, names []string) error {
+func (b *Backend) Remove(_ context.Context, names []string) error {
 	return b.change(names, b.state.RemoveStorage)
 }
 
 // Release implements control.Backend.
-func (b *backend) Release(_ context.Context, names []string) error {
+func (b *Backend) Release(_ context.Context, names []string) error {
 	return b.change(names, b.state.ReleaseStorage)
 }
 
 // Retry implements control.Backend.
-func (b *backend) Retry(_ context.Context, names []string) error {
+func (b *Backend) Retry(_ context.Context, names []string) error {
 	found, err := b.selectStorage(names)
 	if err != nil {
 		return err
@@ -310,7 +342,7 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 }
 
 // Format implements control.Backend.
-func (b *backend) Format(_ context.Context, names []string) error {
+func (b *Backend) Format(_ context.Context, names []string) error {
 	return b.change(names, func(found []string) error {
 		for _, name := range found {
 			if !slices.Contains(names, name) {
@@ -322,7 +354,7 @@ func (b *backend) Format(_ context.Context, names []string) error {
 }
 
 // change calls do with the full names of the storage that names refer to.
-func (b *backend) change(names []string, do func([]string) error) error {
+func (b *Backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no storage is named")
 	}
@@ -344,11 +376,11 @@ func fullNames(found []state.Storage) []string {
 }
 
 // Backup implements control.Backend.
-func (b *backend) Backup(ctx context.Context, args control.BackupArgs) (control.BackupResult, error) {
+func (b *Backend) Backup(ctx context.Context, args control.BackupArgs) (control.BackupResult, error) {
 	if err := checkPath(args.Path); err != nil {
 		return control.BackupResult{}, errors.Trace(err)
 	}
-	meta, err := statefile.Backup(ctx, b.store, args.Path, datadir.Identify, b.config.Clock.Now())
+	meta, err := statefile.Backup(ctx, b.config.Store, args.Path, datadir.Identify, b.config.Clock.Now())
 	if errors.Is(err, fs.ErrExist) {
 		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" already exists: choose another file")
 	}
@@ -356,7 +388,7 @@ func (b *backend) Backup(ctx context.Context, args control.BackupArgs) (control.
 }
 
 // Pools implements control.Backend.
-func (b *backend) Pools(context.Context) ([]control.Pool, error) {
+func (b *Backend) Pools(context.Context) ([]control.Pool, error) {
 	pools, err := b.pools().List()
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -374,7 +406,7 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 }
 
 // AddPool implements control.Backend.
-func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
+func (b *Backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
 	set := b.pools().Create
@@ -385,7 +417,7 @@ func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 }
 
 // RemovePools implements control.Backend.
-func (b *backend) RemovePools(_ context.Context, names []string) error {
+func (b *Backend) RemovePools(_ context.Context, names []string) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no pool is named")
 	}
@@ -394,13 +426,13 @@ func (b *backend) RemovePools(_ context.Context, names []string) error {
 	return errors.Trace(b.pools().Remove(names...))
 }
 
-func (b *backend) pools() *poolmanager.Manager {
+func (b *Backend) pools() *poolmanager.Manager {
 	return poolmanager.New(b.state, b.config.Registry)
 }
 
 // Report implements control.Backend.
-func (b *backend) Report(context.Context) (map[string]any, error) {
-	report := b.report()
+func (b *Backend) Report(context.Context) (map[string]any, error) {
+	report := b.config.Report()
 	host, err := b.measureHostForAll()
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -413,7 +445,7 @@ func (b *backend) Report(context.Context) (map[string]any, error) {
 const noManager = "no environment manager runs: start the agent with --manager"
 
 // wireStorage returns storage as users see it, with the remarks about the host.
-func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
+func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
 	row := control.Storage{
 		Name:            s.Name,
 		Kind:            s.Kind.String(),

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"context"
@@ -27,9 +27,9 @@ func newRegistry() *prometheus.Registry {
 }
 
 // observe returns the observer of the provisioner of a scope, and registers its metrics.
-func (a *Agent) observe(scope string) *metrics.Collector {
+func (p *Process) observe(scope string) *metrics.Collector {
 	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": scope}})
-	a.metrics.MustRegister(collector)
+	p.Metrics.MustRegister(collector)
 	return collector
 }
 
@@ -39,15 +39,15 @@ type metricsServer struct {
 	server *http.Server
 }
 
-// startMetrics serves the metrics. A failure to listen ends the agent, because someone relies
+// startMetrics serves the metrics. A failure to listen ends the process, because someone relies
 // on the metrics.
-func (a *Agent) startMetrics() (worker.Worker, error) {
-	listener, err := net.Listen("tcp", a.config.MetricsAddress)
+func (p *Process) startMetrics() (worker.Worker, error) {
+	listener, err := net.Listen("tcp", p.Config.MetricsAddress)
 	if err != nil {
-		return nil, errors.WithType(errors.Annotate(err, "serving metrics"), errFatal)
+		return nil, errors.WithType(errors.Annotate(err, "serving metrics"), ErrFatal)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
 	w := &metricsServer{server: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}}
 	w.tomb.Go(func() error {
 		w.tomb.Go(func() error {
@@ -64,7 +64,7 @@ func (a *Agent) startMetrics() (worker.Worker, error) {
 		}
 		return nil
 	})
-	a.config.Logger.Infof("serving metrics on http://%s/metrics", listener.Addr())
+	p.Config.Logger.Infof("serving metrics on http://%s/metrics", listener.Addr())
 	return w, nil
 }
 

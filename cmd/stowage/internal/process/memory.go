@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"runtime/debug"
@@ -9,6 +9,7 @@ import (
 	"github.com/juju/worker/v4"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -25,12 +26,14 @@ type scavenger struct {
 	release func()
 }
 
-func (a *Agent) startScavenger() (worker.Worker, error) {
-	changes, err := a.state.WatchStorage()
+// StartScavenger starts a worker that returns memory to the system after the storage of a state
+// was changed.
+func (p *Process) StartScavenger(st *state.State) (worker.Worker, error) {
+	changes, err := st.WatchStorage()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return newScavenger(a.config.Clock, changes, debug.FreeOSMemory), nil
+	return newScavenger(p.Config.Clock, changes, debug.FreeOSMemory), nil
 }
 
 // newScavenger returns a worker that owns changes.

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"testing"
@@ -21,7 +21,7 @@ func TestOrphanScanBaseline(t *testing.T) {
 		}
 		return l
 	}
-	b := new(backend)
+	b := new(Backend)
 	for _, step := range []struct {
 		about string
 		now   orphanScan

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"path/filepath"
@@ -13,9 +13,9 @@ import (
 )
 
 // situation reads the situation that a file is compared with.
-func (b *backend) situation() (converge.Situation, error) {
+func (b *Backend) situation() (converge.Situation, error) {
 	situation := converge.Situation{
-		Machine:   machine,
+		Machine:   b.config.Machine,
 		Providers: b.config.Registry,
 		Manager:   b.config.Manager,
 		// Only its validation is used, which needs no directory.
@@ -35,12 +35,12 @@ func (b *backend) situation() (converge.Situation, error) {
 	if situation.Space, err = b.space(situation.Storage); err != nil {
 		return situation, errors.Trace(err)
 	}
-	situation.Reserved = []string{b.config.DataDir, b.config.SocketPath}
-	resolved, err := filepath.EvalSymlinks(b.config.DataDir)
+	situation.Reserved = []string{string(b.dir), b.config.SocketPath}
+	resolved, err := filepath.EvalSymlinks(string(b.dir))
 	if err != nil {
 		return situation, errors.Trace(err)
 	}
-	if resolved != b.config.DataDir {
+	if resolved != string(b.dir) {
 		situation.Reserved = append(situation.Reserved, resolved)
 	}
 	return situation, nil
@@ -50,7 +50,7 @@ func (b *backend) situation() (converge.Situation, error) {
 // on, which may differ from that of the data directory. A loop volume takes its full size when
 // it is made or grows, unless it is thin, so the size of volumes that are still to be made is
 // subtracted. A tmpfs may be as large as the memory.
-func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
+func (b *Backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
 	dir := b.dir.Storage()
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

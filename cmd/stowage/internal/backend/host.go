@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ type host struct {
 
 // measureHost returns the usage of the host, for displaying storage. The promised size covers
 // all thin volumes, and is read only if some of storages is thin.
-func (b *backend) measureHost(storages []state.Storage) (host, error) {
+func (b *Backend) measureHost(storages []state.Storage) (host, error) {
 	h := host{dir: b.dir.Storage()}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(h.dir, &stat); err != nil {
@@ -92,8 +92,11 @@ func (h host) report() map[string]any {
 	}
 }
 
+// HostMetrics returns the metrics of the host.
+func (b *Backend) HostMetrics() prometheus.Collector { return hostCollector{b} }
+
 // hostCollector measures the host when metrics are collected.
-type hostCollector struct{ *backend }
+type hostCollector struct{ *Backend }
 
 var (
 	hostSize     = prometheus.NewDesc("stowage_host_size_bytes", "Size of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
@@ -120,7 +123,7 @@ func (c hostCollector) Collect(found chan<- prometheus.Metric) {
 }
 
 // measureHostForAll calls measureHost with all storage.
-func (b *backend) measureHostForAll() (host, error) {
+func (b *Backend) measureHostForAll() (host, error) {
 	all, err := b.state.AllStorage()
 	if err != nil {
 		return host{}, errors.Trace(err)

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
@@ -48,7 +49,7 @@ func (s orphanScan) contains(o orphan) bool {
 }
 
 // orphans returns the objects that two scans found to belong to no storage.
-func (b *backend) orphans(ctx context.Context) ([]orphan, error) {
+func (b *Backend) orphans(ctx context.Context) ([]orphan, error) {
 	now, err := b.scanOrphans(ctx)
 	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == control.OrphanLost }) {
 		return now.found, errors.Trace(err)
@@ -69,7 +70,7 @@ func (b *backend) orphans(ctx context.Context) ([]orphan, error) {
 
 // baselineFor returns the first scan to compare this one with: an earlier scan that is
 // still valid and found all of the same orphans, or else this one.
-func (b *backend) baselineFor(now orphanScan) orphanScan {
+func (b *Backend) baselineFor(now orphanScan) orphanScan {
 	b.scanMu.Lock()
 	defer b.scanMu.Unlock()
 	earlier := b.baseline
@@ -82,7 +83,7 @@ func (b *backend) baselineFor(now orphanScan) orphanScan {
 
 // scanOrphans lists the providers' objects, and then reads the state, so that an object that
 // is made in between is not in the list.
-func (b *backend) scanOrphans(ctx context.Context) (orphanScan, error) {
+func (b *Backend) scanOrphans(ctx context.Context) (orphanScan, error) {
 	inv, err := b.inventory()
 	if err != nil {
 		return orphanScan{}, errors.Trace(err)
@@ -112,7 +113,7 @@ var orphanStates = map[inventory.Standing]control.OrphanState{
 	inventory.Untagged: control.OrphanUnknown,
 }
 
-func (b *backend) inventory() (*inventory.Inventory, error) {
+func (b *Backend) inventory() (*inventory.Inventory, error) {
 	inv, err := inventory.Open(inventory.Config{
 		Registry: b.config.Registry, StorageDir: b.dir.Storage(), Environ: b.config.Manager,
 	})
@@ -120,7 +121,7 @@ func (b *backend) inventory() (*inventory.Inventory, error) {
 }
 
 // Orphans implements control.Backend.
-func (b *backend) Orphans(ctx context.Context) ([]control.Orphan, error) {
+func (b *Backend) Orphans(ctx context.Context) ([]control.Orphan, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -149,7 +150,7 @@ func (o orphan) wire() control.Orphan {
 }
 
 // Adopt implements control.Backend.
-func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+func (b *Backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
@@ -178,7 +179,7 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 		return control.ChangesResult{}, errors.Trace(err)
 	}
 	if err := b.stamp(ctx); err != nil {
-		b.config.Logger.Warningf("%s", stampWarning(err))
+		b.config.Logger.Warningf("%s", StampWarning(err))
 	}
 	top := recovered[len(recovered)-1]
 	detail := fmt.Sprintf("%s, provider %s, %s, detached", top.Kind, top.Provider, table.Size(top.Size))
@@ -187,8 +188,13 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	}}}, nil
 }
 
+// StampWarning returns the warning that adopted or recovered storage could not be tagged.
+func StampWarning(err error) string {
+	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again: %v", err)
+}
+
 // stamp sets the pending resource tags of the state's objects.
-func (b *backend) stamp(ctx context.Context) error {
+func (b *Backend) stamp(ctx context.Context) error {
 	inv, err := b.inventory()
 	if err != nil {
 		return errors.Trace(err)
@@ -249,12 +255,12 @@ func objectsOf(orphans []orphan) []inventory.Object {
 
 // DeleteOrphan implements control.Backend. Deleting a volume also deletes the records of the
 // filesystem on it.
-func (b *backend) DeleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+func (b *Backend) DeleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
 	result, err := b.deleteOrphan(ctx, args)
 	return result, errors.Annotatef(err, "deleting orphan %q", args.UUID)
 }
 
-func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (result control.DeleteOrphanResult, err error) {
+func (b *Backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (result control.DeleteOrphanResult, err error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
 		return result, errors.Trace(err)
@@ -283,7 +289,7 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 		}
 		result.Deleted = append(result.Deleted, o.wire())
 		if trashed {
-			result.Until = now.Add(trashRetention)
+			result.Until = now.Add(process.TrashRetention)
 		}
 	}
 	return result, nil
@@ -291,7 +297,7 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 
 // discard deletes an orphan, and reports whether its data is in the trash. Data on this
 // machine is moved there, unless now is true.
-func (b *backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (trashed bool, err error) {
+func (b *Backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (trashed bool, err error) {
 	for _, directory := range b.dir.StorageDirectories() {
 		switch {
 		case directory.Provider != o.Provider:

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // Import implements control.Backend. It makes all checks first. Then the provider takes over
 // the object, and the state records it. If the agent dies in between, repeating the import
 // finds the object taken over already.
-func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+func (b *Backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
 	change, record, err := b.takeOver(ctx, args)
@@ -30,7 +30,7 @@ func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.
 }
 
 // takeOver makes the provider take over the object. record then records it in the state.
-func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change control.Change, record func() error, err error) {
+func (b *Backend) takeOver(ctx context.Context, args control.ImportArgs) (change control.Change, record func() error, err error) {
 	situation, err := b.situation()
 	if err != nil {
 		return change, nil, errors.Trace(err)
@@ -137,7 +137,7 @@ func importVolume(ctx envcontext.ProviderCallContext, importer storage.VolumeImp
 // importPrepared notes an import in the state, and then makes the provider take the object
 // over. If the provider refuses, it cancels the note; after another error, importing again
 // finds the object.
-func importPrepared[I any](b *backend, t *converge.Takeover, doImport func(tags map[string]string) (I, error)) (I, error) {
+func importPrepared[I any](b *Backend, t *converge.Takeover, doImport func(tags map[string]string) (I, error)) (I, error) {
 	tags, err := b.state.PrepareImport(t.State)
 	if err != nil {
 		var none I
@@ -184,12 +184,12 @@ type backingFile struct {
 }
 
 // findFile returns the file that source names, by path or by UUID=….
-func (b *backend) findFile(source string) (backingFile, error) {
+func (b *Backend) findFile(source string) (backingFile, error) {
 	id, ok := strings.CutPrefix(source, "UUID=")
 	if !ok {
 		return backingFile{path: source}, checkPath(source)
 	}
-	devices, err := b.state.MachineBlockDevices(machine)
+	devices, err := b.state.MachineBlockDevices(b.config.Machine)
 	if err != nil {
 		return backingFile{}, errors.Trace(err)
 	}
@@ -220,7 +220,7 @@ func checkPath(path string) error {
 
 // sourceConfig returns the configuration with which the storage provisioner opens a provider's
 // sources.
-func (b *backend) sourceConfig(p storage.ProviderType) (*storage.Config, error) {
+func (b *Backend) sourceConfig(p storage.ProviderType) (*storage.Config, error) {
 	return storage.NewConfig(string(p), p, storage.Attrs{
 		storage.ConfigStorageDir: filepath.Join(b.dir.Storage(), string(p)),
 	})

@@ -1,0 +1,168 @@
+// Package process has what the commands run alike, whether they are agents or servers: the engine
+// that restarts workers, the settings of storage provisioners, metrics, and housekeeping.
+package process
+
+import (
+	"context"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/worker/v4"
+	"github.com/juju/worker/v4/dependency"
+	"github.com/prometheus/client_golang/prometheus"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// ErrFatal ends the process rather than the worker that returns it.
+const ErrFatal = errors.ConstError("fatal")
+
+// Logger receives messages for the operator. *loggo.Logger implements it.
+type Logger interface {
+	Tracef(format string, args ...any)
+	Debugf(format string, args ...any)
+	Infof(format string, args ...any)
+	Warningf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// Config is what all processes are configured with.
+type Config struct {
+	// Registry is the registry of storage providers. Required.
+	Registry storage.ProviderRegistry
+	// Clock and Logger are required.
+	Clock  clock.Clock
+	Logger Logger
+	// Retry says when failed operations are retried. Zero: the worker's default.
+	Retry storageprovisioner.RetryPolicy
+	// TimeLimits bounds the duration of provider calls. Zero: no limit.
+	TimeLimits storageprovisioner.TimeLimits
+	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
+	// Prometheus. Any client that can connect can read them.
+	MetricsAddress string
+}
+
+// Validate returns an error that names the field that is not valid.
+func (c Config) Validate() error {
+	switch {
+	case c.Registry == nil:
+		return errors.NotValidf("nil Registry")
+	case c.Clock == nil:
+		return errors.NotValidf("nil Clock")
+	case c.Logger == nil:
+		return errors.NotValidf("nil Logger")
+	}
+	return nil
+}
+
+// Process runs workers under an engine until it is killed, or until one of them fails for good.
+type Process struct {
+	// Config is read only.
+	Config  Config
+	Metrics *prometheus.Registry
+
+	tomb   tomb.Tomb
+	engine *dependency.Engine
+}
+
+// New returns a process that does not run yet.
+func New(config Config) *Process {
+	return &Process{Config: config, Metrics: newRegistry()}
+}
+
+// Run starts the workers. isFatal reports whether an error of a worker, besides ErrFatal, ends
+// the process. close is called when all workers have ended, unless Run returns an error.
+func (p *Process) Run(manifolds dependency.Manifolds, isFatal func(error) bool, close func() error) error {
+	if p.Config.MetricsAddress != "" {
+		manifolds["metrics"] = Start(p.startMetrics)
+	}
+	engine, err := dependency.NewEngine(dependency.EngineConfig{
+		IsFatal:          func(err error) bool { return errors.Is(err, ErrFatal) || isFatal(err) },
+		WorstError:       func(first, _ error) error { return first },
+		ErrorDelay:       time.Second,
+		BounceDelay:      10 * time.Millisecond,
+		BackoffFactor:    2,
+		BackoffResetTime: time.Minute,
+		MaxDelay:         time.Minute,
+		Clock:            p.Config.Clock,
+		Metrics:          dependency.DefaultMetrics(),
+		Logger:           p.Config.Logger,
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	p.engine = engine
+	if err := dependency.Install(engine, manifolds); err != nil {
+		// Install fails if the engine has already ended. Wait returns the reason.
+		engine.Kill()
+		return errors.Trace(FirstError(engine.Wait(), err))
+	}
+	p.tomb.Go(func() error { return FirstError(p.wait(), close()) })
+	return nil
+}
+
+// wait waits for the engine to end, or ends it.
+func (p *Process) wait() error {
+	ended := make(chan error, 1)
+	p.tomb.Go(func() error {
+		ended <- p.engine.Wait()
+		return nil
+	})
+	select {
+	case <-p.tomb.Dying():
+		p.engine.Kill()
+		return <-ended
+	case err := <-ended:
+		return err
+	}
+}
+
+// Kill implements worker.Worker.
+func (p *Process) Kill() { p.tomb.Kill(nil) }
+
+// Wait implements worker.Worker. When it returns, nothing of the process runs.
+func (p *Process) Wait() error { return p.tomb.Wait() }
+
+// Reports returns the reports of the workers. The process runs.
+func (p *Process) Reports() map[string]any { return p.engine.Report() }
+
+// FirstError returns the first error that is not nil.
+func FirstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start returns the manifold of a worker that depends on no other.
+func Start(f func() (worker.Worker, error)) dependency.Manifold {
+	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
+}
+
+const (
+	resyncInterval = 15 * time.Minute
+	resyncJitter   = 0.2
+)
+
+// Provisioner returns the configuration of a storage provisioner. scope is the label of its
+// metrics.
+func (p *Process) Provisioner(accessorsName, scope string) storageprovisioner.ManifoldConfig {
+	return storageprovisioner.ManifoldConfig{
+		AccessorsName: accessorsName,
+		Clock:         p.Config.Clock,
+		Registry:      func(*config.Config) (storage.ProviderRegistry, error) { return p.Config.Registry, nil },
+		Retry:         p.Config.Retry,
+		TimeLimits:    p.Config.TimeLimits,
+		Observer:      p.observe(scope),
+		// A change without an event, such as a repaired disk, is noticed within a quarter of
+		// an hour.
+		ResyncInterval: resyncInterval,
+		ResyncJitter:   resyncJitter,
+	}
+}

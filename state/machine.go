@@ -3,7 +3,6 @@ package state
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	coreinstance "github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
+	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
@@ -30,14 +30,14 @@ type machineRecord struct {
 	Enroller []byte `cbor:"4,keyasint,omitempty"`
 }
 
-// machineName is the form of the names of machines: that of host names.
-var machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-
 // CheckMachineName returns an error that satisfies errors.IsNotValid unless the name can be that
 // of a machine: up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at
-// both ends. A number is no name, since machines have numbers too.
+// both ends. A number is no name, since machines have numbers too. The name "any" is reserved.
 func CheckMachineName(name string) error {
-	if !machineName.MatchString(name) || strings.Trim(name, "0123456789") == "" {
+	switch {
+	case name == coremachine.Any:
+		return errors.NewNotValid(nil, fmt.Sprintf("machine name %q: the name is reserved: choose another", name))
+	case !coremachine.IsName(name):
 		return errors.NewNotValid(nil, fmt.Sprintf(
 			"machine name %q: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends, and is not a number", name))
 	}

@@ -62,12 +62,12 @@ func TestMachineNames(t *testing.T) {
 }
 
 func TestMachineNameForm(t *testing.T) {
-	for _, name := range []string{"a", "web-1", "db.example.com", "0a", strings.Repeat("a", 63)} {
+	for _, name := range []string{"a", "web-1", "db.example.com", "0a", "anyone", strings.Repeat("a", 63)} {
 		if err := state.CheckMachineName(name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{"", "0", "17", "Web", "-a", "a-", ".a", "a_b", "a/b", "../a", "ä", "a\n", strings.Repeat("a", 64)} {
+	for _, name := range []string{"", "0", "17", "Web", "-a", "a-", ".a", "a_b", "a/b", "../a", "ä", "a\n", strings.Repeat("a", 64), "any"} {
 		if err := state.CheckMachineName(name); !errors.Is(err, errors.NotValid) {
 			t.Errorf("name %q: %v", name, err)
 		}

@@ -222,7 +222,11 @@ func (o *operations) user(op int) {
 		err := o.change(func() error { return o.ResizeStorage(names[0], size) }, "resize %q to %d", names[0], size)
 		o.checkShown(err != nil || o.one(names[0]).RequestedMiB == size, "%s is not resized", names[0])
 	case 9:
-		changes := state.Changes{Attach: names, Machine: machine}
+		var changes state.Changes
+		for _, name := range names {
+			changes.Attach = append(changes.Attach, state.Attach{Name: name, Machine: machine})
+			machine = choose(o, programMachines)
+		}
 		for range o.next() % 3 {
 			changes.Pools = append(changes.Pools, o.pool())
 			changes.Add = append(changes.Add, o.params(o.name(), machine))

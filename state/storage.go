@@ -127,9 +127,8 @@ type Changes struct {
 	// Add are instances to add, as by [State.AddStorage]. They may name the pools above.
 	Add []StorageParams
 
-	// Attach are the names of instances to attach to Machine, as by [State.AttachStorage].
-	Attach  []string
-	Machine names.MachineTag
+	// Attach are instances to attach, as by [State.AttachStorage].
+	Attach []Attach
 
 	// Resize are instances to grow, as by [State.ResizeStorage].
 	Resize []Resize
@@ -143,6 +142,12 @@ type Changes struct {
 // attached.
 func (c Changes) needsSpace() bool {
 	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Resize) > 0
+}
+
+// Attach is a request to attach an instance to a machine.
+type Attach struct {
+	Name    string
+	Machine names.MachineTag
 }
 
 // Resize is a request to change the wanted size of an instance.
@@ -184,14 +189,16 @@ func (st *State) Apply(changes Changes) error {
 				return errors.Trace(err)
 			}
 		}
-		if len(changes.Attach) > 0 && !tx.has(machineKey(newMachineTag(changes.Machine))) {
-			return errors.NotFoundf("machine %s", changes.Machine.Id())
-		}
-		err := changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
-			return i.attach(newMachineTag(changes.Machine), tx.identity().Generation, tx.now)
-		})
-		if err != nil {
-			return errors.Trace(err)
+		for _, a := range changes.Attach {
+			err := changeEach(tx, []string{a.Name}, "attaching", func(i *instance) error {
+				if !tx.has(machineKey(newMachineTag(a.Machine))) {
+					return errors.NotFoundf("machine %s", a.Machine.Id())
+				}
+				return i.attach(newMachineTag(a.Machine), tx.identity().Generation, tx.now)
+			})
+			if err != nil {
+				return errors.Trace(err)
+			}
 		}
 		return tx.retryFailing(changes.existing())
 	})
@@ -199,7 +206,10 @@ func (st *State) Apply(changes Changes) error {
 
 // existing returns the names of the existing instances that the changes name.
 func (c Changes) existing() []string {
-	all := slices.Concat(c.Attach, c.Keep)
+	all := slices.Clone(c.Keep)
+	for _, a := range c.Attach {
+		all = append(all, a.Name)
+	}
 	for _, r := range c.Resize {
 		all = append(all, r.Name)
 	}
@@ -236,7 +246,11 @@ func (st *State) ResizeStorage(name string, size uint64) error {
 // on that machine, errors.IsAlreadyExists if another machine has it, and errors.Is(err,
 // errors.NotYetAvailable) if it is still being detached.
 func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
-	return st.Apply(Changes{Attach: names, Machine: machine})
+	attach := make([]Attach, len(names))
+	for i, name := range names {
+		attach[i] = Attach{name, machine}
+	}
+	return st.Apply(Changes{Attach: attach})
 }
 
 // DetachStorage detaches the named instances from their machines, all or none. The instances

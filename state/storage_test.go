@@ -132,7 +132,7 @@ func TestBulkChangesAreAllOrNone(t *testing.T) {
 		{w.ReleaseStorage([]string{"a", "none"}), errors.NotFound, `"none"`},
 		{w.AttachStorage([]string{"a", "none"}, machine0), errors.NotFound, `"none"`},
 		{w.AttachStorage([]string{"a", "b"}, machine1), errors.AlreadyExists, `"a"`},
-		{w.AttachStorage([]string{"a", "b"}, names.NewMachineTag("7")), errors.NotFound, "machine 7"},
+		{w.AttachStorage([]string{"a", "b"}, names.NewMachineTag("7")), errors.NotFound, `"a": machine 7 not found`},
 	} {
 		wantError(t, test.err, test.kind, test.says)
 	}
@@ -149,10 +149,9 @@ func TestApplyIsAllOrNone(t *testing.T) {
 	w.must(w.DetachStorage([]string{"there"}))
 	w.work()
 	changes := state.Changes{
-		Pools:   []state.Pool{{Name: "fast", Provider: "loop"}},
-		Add:     []state.StorageParams{{Name: "it", Kind: block, Pool: "fast", Size: 8, Machine: machine0}},
-		Attach:  []string{"there", "nowhere"},
-		Machine: machine0,
+		Pools:  []state.Pool{{Name: "fast", Provider: "loop"}},
+		Add:    []state.StorageParams{{Name: "it", Kind: block, Pool: "fast", Size: 8, Machine: machine0}},
+		Attach: []state.Attach{{Name: "there", Machine: machine0}, {Name: "nowhere", Machine: machine0}},
 	}
 	before := w.dump()
 	wantError(t, w.Apply(changes), errors.NotFound, "nowhere")
@@ -166,6 +165,37 @@ func TestApplyIsAllOrNone(t *testing.T) {
 	if it, there := w.one("it"), w.one("there"); it.Pool != "fast" || len(it.Attachments) != 1 || len(there.Attachments) != 1 {
 		t.Errorf("it is %+v, there is %+v", it, there)
 	}
+}
+
+func TestApplyAttachesToSeveralMachines(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.AddStorage(
+		state.StorageParams{Name: "a", Kind: block, Pool: "disk", Size: 1},
+		state.StorageParams{Name: "b", Kind: block, Pool: "disk", Size: 1},
+	))
+	attach := []state.Attach{{Name: "a", Machine: machine0}, {Name: "b", Machine: machine1}}
+	before := w.dump()
+	for _, test := range []struct {
+		third state.Attach
+		kind  error
+		says  string
+	}{
+		{state.Attach{Name: "a", Machine: names.NewMachineTag("7")}, errors.NotFound, `"a": machine 7 not found`},
+		{state.Attach{Name: "b"}, errors.NotFound, `"b": machine  not found`},
+		{state.Attach{Name: "a", Machine: machine1}, errors.AlreadyExists, `"a": it is attached to machine 0`},
+	} {
+		wantError(t, w.Apply(state.Changes{Attach: append(slices.Clone(attach), test.third)}), test.kind, test.says)
+	}
+	if after := w.dump(); !maps.Equal(after, before) {
+		t.Errorf("the store is\n%v\nwant\n%v", after, before)
+	}
+	w.must(w.Apply(state.Changes{Attach: attach}))
+	for _, a := range attach {
+		if s := w.one(a.Name); len(s.Attachments) != 1 || s.Attachments[0].Machine != a.Machine {
+			t.Errorf("%s is attached to %v, want %s", a.Name, s.Attachments, a.Machine)
+		}
+	}
+	w.check()
 }
 
 func TestAttachWaitsForDetach(t *testing.T) {

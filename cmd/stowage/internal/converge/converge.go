@@ -129,7 +129,6 @@ func newPlanner(situation Situation) *planner {
 		prefixes:  map[string]bool{},
 		freeMiB:   map[storage.ProviderType]uint64{},
 	}
-	p.plan.State.Machine = situation.Machine
 	for _, pool := range situation.Pools {
 		p.pools[pool.Name()] = pool
 	}
@@ -281,7 +280,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				grown[existing.RequestedMiB]++
 			}
 			if attach {
-				p.plan.State.Attach = append(p.plan.State.Attach, instance.Name)
+				p.plan.State.Attach = append(p.plan.State.Attach, state.Attach{Name: instance.Name, Machine: wanted.Machine})
 				attached++
 			} else {
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)

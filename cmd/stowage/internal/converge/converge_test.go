@@ -188,7 +188,7 @@ func TestMakeAttachesDetachedStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(plan.State.Attach, []string{"data"}) || len(plan.State.Add) != 0 {
+	if !reflect.DeepEqual(plan.State.Attach, []state.Attach{{Name: "data", Machine: machine}}) || len(plan.State.Add) != 0 {
 		t.Errorf("%+v", plan)
 	}
 	if got := lines(plan); !reflect.DeepEqual(got, []string{"attach storage data: filesystem, pool loop, 2G, on /srv/data"}) {

@@ -58,13 +58,9 @@ type Mounts struct {
 	firstInside map[string]string
 }
 
-// Add adds the mount point of an owner. If the path is already a mount point, is
-// inside one or contains one, it returns an error that names the other owner.
-func (m *Mounts) Add(p, owner string) error {
-	if m.owners == nil {
-		m.owners = map[string]string{}
-		m.firstInside = map[string]string{}
-	}
+// Check returns an error if the path is a mount point, is inside one or contains one. The error
+// names the owner of that.
+func (m *Mounts) Check(p string) error {
 	if other, ok := m.owners[p]; ok {
 		return errors.Errorf("%s is already the mount point of %s", quote(p), other)
 	}
@@ -76,6 +72,18 @@ func (m *Mounts) Add(p, owner string) error {
 			return errors.Errorf("%s is inside %s, the mount point of %s", quote(p), quote(dir), other)
 		}
 	}
+	return nil
+}
+
+// Add adds the mount point of an owner, unless [Mounts.Check] returns an error.
+func (m *Mounts) Add(p, owner string) error {
+	if err := m.Check(p); err != nil {
+		return err
+	}
+	if m.owners == nil {
+		m.owners = map[string]string{}
+		m.firstInside = map[string]string{}
+	}
 	m.owners[p] = owner
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
 		if _, ok := m.firstInside[dir]; ok {
@@ -86,14 +94,22 @@ func (m *Mounts) Add(p, owner string) error {
 	return nil
 }
 
+// checkMounts returns an error if mount points conflict on a machine. Only equal texts are known
+// to mean the same machine: the state knows which number belongs to a name, and which machine is
+// meant without a text.
 func checkMounts(declared []Storage) error {
-	var mounts Mounts
+	mounts := map[string]*Mounts{}
 	for _, s := range declared {
+		on, ok := mounts[s.Machine]
+		if !ok {
+			on = &Mounts{}
+			mounts[s.Machine] = on
+		}
 		for _, instance := range s.Instances() {
 			if instance.Mount == "" {
 				continue
 			}
-			if err := mounts.Add(instance.Mount, instance.Name); err != nil {
+			if err := on.Add(instance.Mount, instance.Name); err != nil {
 				return s.Errorf("mount", "%s", err)
 			}
 		}

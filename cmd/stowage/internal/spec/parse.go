@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -288,7 +289,7 @@ func CheckName(name string) error {
 
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "mount", "filesystem", "mkfs-options", "mount-options")
+	fields, err := s.mapping(node, "name", "directive", "kind", "machine", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -303,7 +304,9 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	}
 	s.title = "storage " + s.Name
 
-	for _, step := range []func(map[string]*yaml.Node) error{s.parseDirective, s.parseKind, s.parseMount, s.parseFilesystem} {
+	for _, step := range []func(map[string]*yaml.Node) error{
+		s.parseDirective, s.parseKind, s.parseMachine, s.parseMount, s.parseFilesystem,
+	} {
 		if err := step(fields); err != nil {
 			return s, err
 		}
@@ -346,6 +349,26 @@ func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
 	default:
 		return s.Errorf("kind", "%s is not a kind: write block or filesystem", quote(text))
 	}
+	return nil
+}
+
+// parseMachine accepts a number without quotes. A name may look like a number in YAML, such as
+// 0x1f, and is used as it is written.
+func (s *Storage) parseMachine(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "machine")
+	if node := fields["machine"]; node != nil && node.Kind == yaml.ScalarNode && node.ShortTag() == "!!int" {
+		text, err = node.Value, nil
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case text == machine.Any:
+		return s.Errorf("machine", "%s is not supported yet: name a machine", quote(text))
+	case text != "" && !machine.IsName(text) && !machine.IsNumber(text):
+		return s.Errorf("machine", "%s is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends", quote(text))
+	}
+	s.Machine = text
 	return nil
 }
 

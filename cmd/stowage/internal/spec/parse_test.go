@@ -9,6 +9,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -22,9 +23,11 @@ storage:
   - name: raw
     directive: fast,64M,3
     kind: block
+    machine: web-1
   - name: scratch
     directive: 256M,tmpfs,2
     kind: filesystem
+    machine: 0
     mount: /srv/scratch
 pools:
   - name: fast
@@ -41,15 +44,15 @@ func TestParseReadsAllFields(t *testing.T) {
 	}
 	var got []string
 	for _, s := range file.Storage {
-		got = append(got, fmt.Sprintf("%s %+v %s %q %q %+v", s.Name, s.Directive, s.Kind, s.Mount, s.Filesystem, s.Instances()))
+		got = append(got, fmt.Sprintf("%s %+v %s %q %q %q %+v", s.Name, s.Directive, s.Kind, s.Machine, s.Mount, s.Filesystem, s.Instances()))
 	}
 	for _, p := range file.Pools {
 		got = append(got, fmt.Sprintf("%s %s %#v", p.Name, p.Provider, p.Attributes))
 	}
 	want := []string{
-		`data {Pool:loop Size:2048 Count:1} filesystem "/srv/data" "xfs" [{Name:data Mount:/srv/data}]`,
-		`raw {Pool:fast Size:64 Count:3} block "" "" [{Name:raw/0 Mount:} {Name:raw/1 Mount:} {Name:raw/2 Mount:}]`,
-		`scratch {Pool:tmpfs Size:256 Count:2} filesystem "/srv/scratch" "" ` +
+		`data {Pool:loop Size:2048 Count:1} filesystem "" "/srv/data" "xfs" [{Name:data Mount:/srv/data}]`,
+		`raw {Pool:fast Size:64 Count:3} block "web-1" "" "" [{Name:raw/0 Mount:} {Name:raw/1 Mount:} {Name:raw/2 Mount:}]`,
+		`scratch {Pool:tmpfs Size:256 Count:2} filesystem "0" "/srv/scratch" "" ` +
 			`[{Name:scratch/0 Mount:/srv/scratch/0} {Name:scratch/1 Mount:/srv/scratch/1}]`,
 		`fast loop storage.Attrs{"cold":false, "colour":"blue", "depth":3}`,
 		`plain loop storage.Attrs{}`,
@@ -65,6 +68,30 @@ func TestParseAcceptsEmptyLists(t *testing.T) {
 		if err != nil || len(file.Storage) != 0 || len(file.Pools) != 0 {
 			t.Errorf("%q: %+v, %v", text, file, err)
 		}
+	}
+}
+
+func TestParseReadsMachine(t *testing.T) {
+	for _, test := range []struct{ value, want string }{
+		{"web-1", "web-1"}, {"db.example.com", "db.example.com"}, {"0x1f", "0x1f"},
+		{"0", "0"}, {"17", "17"}, {`"17"`, "17"},
+		{"", ""}, {"~", ""}, {`""`, ""},
+	} {
+		file, err := spec.Parse("f", []byte(one("machine: "+test.value)))
+		if err != nil || file.Storage[0].Machine != test.want {
+			t.Errorf("machine %s: %+v, %v, want %q", test.value, file, err, test.want)
+		}
+	}
+}
+
+// The same directory may be a mount point on several machines.
+func TestParseAcceptsMountPointOnEachMachine(t *testing.T) {
+	text := one("machine: web-1")
+	for name, machine := range map[string]string{"more": "web-2", "unnamed": "", "numbered": "0"} {
+		text += strings.Replace(fmt.Sprintf(second, "/srv/data"), "more", name, 1) + "    machine: " + machine + "\n"
+	}
+	if _, err := spec.Parse("f", []byte(text)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -120,11 +147,11 @@ func TestParseRefusesBadInput(t *testing.T) {
 
 		// Entries.
 		{"an item that is no mapping", "storage:\n  - data\n",
-			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, mount, filesystem, mkfs-options, mount-options)"},
+			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, machine, mount, filesystem, mkfs-options, mount-options)"},
 		{"unknown field", one("sise: 2G"),
-			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, mount, filesystem, mkfs-options, mount-options`},
+			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, machine, mount, filesystem, mkfs-options, mount-options`},
 		{"field whose name is a list", "storage:\n  - ? [a]\n    : b\n",
-			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, mount, filesystem, mkfs-options, mount-options"},
+			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, machine, mount, filesystem, mkfs-options, mount-options"},
 		{"field twice", "storage:\n  - name: a\n    name: b\n", "f.yaml:3: storage[0]: name: already given on line 2"},
 		{"field that is no string", one("directive: 2"), `f.yaml:3: storage data: directive: not a string: write it in quotes, "2"`},
 		{"field that is a list", one("mount: [/srv]"), "f.yaml:5: storage data: mount: not a string"},
@@ -155,6 +182,15 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"no kind", one("kind: ~"), "f.yaml:4: storage data: kind: missing: write block or filesystem"},
 		{"unknown kind", one("kind: disk"), `f.yaml:4: storage data: kind: "disk" is not a kind: write block or filesystem`},
 
+		// Machines.
+		{"bad machine", one("machine: web_1"), `f.yaml:6: storage data: machine: "web_1" is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends`},
+		{"bad number", one("machine: 007"), `f.yaml:6: storage data: machine: "007" is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends`},
+		{"very long machine", one("machine: " + strings.Repeat("a", 200)), `f.yaml:6: storage data: machine: "` + strings.Repeat("a", 80) +
+			`…" is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends`},
+		{"any machine", one("machine: any"), `f.yaml:6: storage data: machine: "any" is not supported yet: name a machine`},
+		{"machine that is a fraction", one("machine: 1.5"), `f.yaml:6: storage data: machine: not a string: write it in quotes, "1.5"`},
+		{"machine that is a list", one("machine: [web-1]"), "f.yaml:6: storage data: machine: not a string"},
+
 		// Mount points.
 		{"no mount point", one("mount: ''"), "f.yaml:5: storage data: mount: missing: write the directory to mount the filesystem on"},
 		{"mount of a block device", one("kind: block"),
@@ -172,6 +208,8 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"/dev", one("mount: /dev"), `f.yaml:5: storage data: mount: "/dev" belongs to the system: mount outside /dev`},
 		{"same mount point", one() + fmt.Sprintf(second, "/srv/data"),
 			`f.yaml:9: storage more: mount: "/srv/data" is already the mount point of data`},
+		{"same mount point on a machine", one("machine: web-1") + fmt.Sprintf(second, "/srv/data") + "    machine: web-1\n",
+			`f.yaml:10: storage more: mount: "/srv/data" is already the mount point of data`},
 		{"inside another", one() + fmt.Sprintf(second, "/srv/data/deep/more"),
 			`f.yaml:9: storage more: mount: "/srv/data/deep/more" is inside "/srv/data", the mount point of data`},
 		{"above another", one() + fmt.Sprintf(second, "/srv"),
@@ -224,9 +262,12 @@ func TestMountsAddRefusesNestedPaths(t *testing.T) {
 		}
 	}
 	for _, p := range []string{"/a", "/a/b", "/a/b/c", "/a/b/c/d/e", "/ab/c"} {
-		if err := mounts.Add(p, p); err == nil {
-			t.Errorf("%s was accepted", p)
+		if checked, added := mounts.Check(p), mounts.Add(p, p); checked == nil || added == nil || checked.Error() != added.Error() {
+			t.Errorf("%s: checked %v, added %v", p, checked, added)
 		}
+	}
+	if err := mounts.Check("/a/bc"); err != nil {
+		t.Error(err)
 	}
 	if err := mounts.Add("/a/bc", "x"); err != nil {
 		t.Error(err)
@@ -238,6 +279,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(one("directive: loop,1M,3", "filesystem: ext4")))
 	f.Add([]byte(block()))
+	f.Add([]byte(one("machine: web-1") + fmt.Sprintf(second, "/srv/data") + "    machine: 0\n"))
+	f.Add([]byte(one("machine: any")))
+	f.Add([]byte(one("machine: 0x1f")))
 	f.Add([]byte(pool("{name: fast, provider: loop, attributes: {a: 1}}")))
 	f.Add([]byte("storage: &a [*a]\n"))
 	f.Add([]byte("{storage: [{name: a, directive: 'loop,1E,1'}]}"))
@@ -250,8 +294,14 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		instances := 0
-		var mounts spec.Mounts
+		mounts := map[string]*spec.Mounts{}
 		for _, s := range file.Storage {
+			if s.Machine != "" && !machine.IsName(s.Machine) && !machine.IsNumber(s.Machine) {
+				t.Errorf("%s is on machine %q", s.Name, s.Machine)
+			}
+			if mounts[s.Machine] == nil {
+				mounts[s.Machine] = &spec.Mounts{}
+			}
 			for _, i := range s.Instances() {
 				instances++
 				if (s.Kind == storage.StorageKindFilesystem) != (i.Mount != "") {
@@ -260,7 +310,7 @@ func FuzzParse(f *testing.F) {
 				if i.Mount == "" {
 					continue
 				}
-				if err := mounts.Add(i.Mount, i.Name); err != nil {
+				if err := mounts[s.Machine].Add(i.Mount, i.Name); err != nil {
 					t.Error(err)
 				}
 			}

@@ -35,6 +35,9 @@ type Storage struct {
 	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
+	// Machine is the name or the number of the machine that is to have the storage; empty if the
+	// file does not say.
+	Machine string
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
 	// Filesystem, MkfsOptions and MountOptions choose the filesystem that is made on a volume;

@@ -380,6 +380,19 @@ func TestSpecIsAppliedBeforeStart(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 }
 
+// The agent's state has one machine, number 0.
+func TestSpecMayNameTheAgentsMachine(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	entry := strings.Replace(two, "kind:", "machine: %s, kind:", 1)
+	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: fmt.Appendf(nil, entry, "0")}
+	a, _ := start(t, c)
+	until(t, a, all(2, status.Attached))
+	want := `f.yaml:3: storage data: machine: "web-1" is not known: the machines are 0`
+	if err := apply(t, a, fmt.Sprintf(entry, "web-1")); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestRestartAttachesStorageAgain(t *testing.T) {
 	dir, m := t.TempDir(), &memory{}
 	a, stop := start(t, config(t, dir, m))

@@ -29,6 +29,9 @@ func (b *Backend) situation() (converge.Situation, error) {
 	for _, pool := range pools {
 		situation.Pools = append(situation.Pools, pool.Config)
 	}
+	if situation.Machines, err = b.state.Machines(); err != nil {
+		return situation, errors.Trace(err)
+	}
 	if situation.Storage, err = b.state.AllStorage(); err != nil {
 		return situation, errors.Trace(err)
 	}

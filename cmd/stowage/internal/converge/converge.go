@@ -1,10 +1,12 @@
-// Package converge works out what applying a file changes on a machine, or why the file cannot
-// be applied. It changes nothing itself and does no I/O: its knowledge of the machine is a
-// [Situation] that the caller has read.
+// Package converge works out what applying a file changes, or why the file cannot be applied. It
+// changes nothing itself and does no I/O: its knowledge of the machines and of existing storage
+// is a [Situation] that the caller has read.
 //
-// Storage that the file declares and the machine lacks is added. Existing storage is attached
+// Storage that the file declares and that does not exist is added. Existing storage is attached
 // if it is detached, grows if it is smaller, and otherwise stays as it is. A declaration that
-// differs from existing storage in another way is an error: no storage is altered in place.
+// differs from existing storage in another way is an error: no storage is altered in place, and
+// attached storage does not move to another machine. If its entry names no machine, existing
+// storage that is attached stays where it is.
 // Storage that is not in the file is left alone, because data is destroyed only when its name
 // was given for that.
 //
@@ -32,7 +34,11 @@ import (
 
 // Situation is what a file is compared with.
 type Situation struct {
-	Machine   names.MachineTag
+	// Machine is the machine of entries that name none. Reserved and Space are about it. The zero
+	// tag: each entry must name a machine.
+	Machine names.MachineTag
+	// Machines are all machines, in the order in which errors list them.
+	Machines  []state.Machine
 	Providers storage.ProviderRegistry
 	// Manager says that the environment's storage is managed too.
 	Manager bool
@@ -127,7 +133,12 @@ func newPlanner(situation Situation) *planner {
 		pools:     map[string]*storage.Config{},
 		existing:  map[string]*state.Storage{},
 		prefixes:  map[string]bool{},
+		machines:  map[string]names.MachineTag{},
+		mounts:    map[names.MachineTag]*spec.Mounts{},
 		freeMiB:   map[storage.ProviderType]uint64{},
+	}
+	for _, m := range situation.Machines {
+		p.machines[m.Name], p.machines[m.Tag.Id()] = m.Tag, m.Tag
 	}
 	for _, pool := range situation.Pools {
 		p.pools[pool.Name()] = pool
@@ -139,10 +150,16 @@ func newPlanner(situation Situation) *planner {
 		s := &situation.Storage[i]
 		p.existing[s.Name] = s
 		p.prefixes[state.BaseName(s.Name)] = true
-		if s.MountPoint != "" {
-			// Existing mount points have passed this check before.
-			_ = p.mounts.Add(s.MountPoint, s.Name)
+		if s.MountPoint == "" {
+			continue
 		}
+		mounts := &p.detached
+		if machine, ok := machineOf(s); ok {
+			mounts = p.mountsOn(machine)
+		}
+		// Existing mount points on a machine have passed this check before. Those of detached
+		// storage may conflict, since it was on different machines; planAttach checks them again.
+		_ = mounts.Add(s.MountPoint, s.Name)
 	}
 	return p
 }
@@ -153,7 +170,12 @@ type planner struct {
 	existing  map[string]*state.Storage
 	// prefixes are the names of existing storage without their numbers.
 	prefixes map[string]bool
-	mounts   spec.Mounts
+	// machines has each machine by its name and by its number; no name is a number.
+	machines map[string]names.MachineTag
+	// mounts are the mount points on each machine; detached are those of detached storage that
+	// any machine can have.
+	mounts   map[names.MachineTag]*spec.Mounts
+	detached spec.Mounts
 	// freeMiB is the remaining space, by provider.
 	freeMiB map[storage.ProviderType]uint64
 	plan    Plan
@@ -235,6 +257,10 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	if err != nil {
 		return err
 	}
+	machine, err := p.machineFor(declared)
+	if err != nil {
+		return err
+	}
 	if err := p.checkCount(declared); err != nil {
 		return err
 	}
@@ -254,7 +280,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			Pool:       pool.Name(),
 			Size:       declared.Directive.Size,
 			MountPoint: instance.Mount,
-			Machine:    p.situation.Machine,
+			Machine:    machine,
 		}
 		for _, choice := range declared.Choices() {
 			if *choice.Value == "" {
@@ -280,7 +306,9 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				grown[existing.RequestedMiB]++
 			}
 			if attach {
-				p.plan.State.Attach = append(p.plan.State.Attach, state.Attach{Name: instance.Name, Machine: wanted.Machine})
+				if err := p.planAttach(existing, machine); err != nil {
+					return declared.Errorf("mount", "%s", err)
+				}
 				attached++
 			} else {
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
@@ -471,13 +499,36 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 			return false, differs(choice.Field, "the "+choice.Field, orNone(have))
 		}
 	}
-	if len(existing.Attachments) == 0 && existing.Status != status.Detaching {
+	attached := len(existing.Attachments) > 0 && existing.Attachments[0].Life == life.Alive
+	if attached && (declared.Machine == "" || existing.Attachments[0].Machine == wanted.Machine) {
+		return false, nil
+	}
+	if bound, ok := boundMachine(existing); ok && bound != wanted.Machine {
+		have := p.machineName(bound)
+		return false, declared.Errorf("machine", "%s is bound to machine %s, and cannot move to machine %s: write `machine: %s`, or %s",
+			existing.Name, have, p.machineName(wanted.Machine), have, removeHint(existing.Name))
+	}
+	switch {
+	case len(existing.Attachments) == 0 && existing.Status != status.Detaching:
 		return true, nil
-	}
-	if len(existing.Attachments) == 0 || existing.Attachments[0].Life != life.Alive {
+	case !attached:
 		return false, declared.Errorf("name", "%s is still being detached: wait for it with `stowage detach --wait %s`, then apply again", existing.Name, existing.Name)
+	default:
+		return false, declared.Errorf("machine", "%s is attached to machine %s: detach it first with `stowage detach --wait %s`, then apply again",
+			existing.Name, p.machineName(existing.Attachments[0].Machine), existing.Name)
 	}
-	return false, nil
+}
+
+// planAttach plans to attach an existing instance. If any machine can have it, its mount point
+// may be taken on this one.
+func (p *planner) planAttach(existing *state.Storage, machine names.MachineTag) error {
+	if _, bound := boundMachine(existing); !bound && existing.MountPoint != "" {
+		if err := p.takeMount(machine, existing.MountPoint, existing.Name); err != nil {
+			return err
+		}
+	}
+	p.plan.State.Attach = append(p.plan.State.Attach, state.Attach{Name: existing.Name, Machine: machine})
+	return nil
 }
 
 // attributeValue returns the value of a field in the first of the attributes that set it, or
@@ -501,16 +552,6 @@ func orNone(s string) string {
 	return s
 }
 
-// addMount reserves the mount point of new storage.
-func (p *planner) addMount(path, name string) error {
-	for _, reserved := range p.situation.Reserved {
-		if spec.Within(path, reserved) || spec.Within(reserved, path) {
-			return errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved)
-		}
-	}
-	return p.mounts.Add(path, name)
-}
-
 // planResize plans to change an instance's wanted size. The state decides whether the size may
 // be smaller.
 func (p *planner) planResize(existing *state.Storage, size uint64) error {
@@ -529,7 +570,9 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 		return err
 	}
 	provider := existing.Provider
-	if space, ok := p.situation.Space[provider]; ok && space.limits(existing.Attributes) {
+	machine, known := machineOf(existing)
+	local := known && machine == p.situation.Machine
+	if space, ok := p.situation.Space[provider]; ok && local && space.limits(existing.Attributes) {
 		more, left := size-existing.RequestedMiB, p.freeMiB[provider]
 		if space.Reserved && more > left || size > left && !space.Reserved {
 			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
@@ -558,11 +601,12 @@ func formatGrowth(before, after uint64) string {
 // planAdd plans a new instance.
 func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {
 	if wanted.MountPoint != "" {
-		if err := p.addMount(wanted.MountPoint, wanted.Name); err != nil {
+		if err := p.addMount(wanted.Machine, wanted.MountPoint, wanted.Name); err != nil {
 			return declared.Errorf("mount", "%s", err)
 		}
 	}
-	if space, ok := p.situation.Space[pool.Provider()]; ok && space.limits(pool.Attrs()) {
+	local := wanted.Machine == p.situation.Machine
+	if space, ok := p.situation.Space[pool.Provider()]; ok && local && space.limits(pool.Attrs()) {
 		left := p.freeMiB[pool.Provider()]
 		if wanted.Size > left {
 			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
@@ -586,6 +630,9 @@ func describe(declared spec.Storage) string {
 	}
 	if declared.Mount != "" {
 		detail += ", on " + declared.Mount
+	}
+	if declared.Machine != "" {
+		detail += ", machine " + declared.Machine
 	}
 	return detail
 }

@@ -63,7 +63,7 @@ func Import(situation Situation, args control.ImportArgs) (*Takeover, error) {
 		if err := spec.CheckMountPoint(args.Mount); err != nil {
 			return nil, errors.NewNotValid(err, "")
 		}
-		if err := p.addMount(args.Mount, args.Name); err != nil {
+		if err := p.addMount(situation.Machine, args.Mount, args.Name); err != nil {
 			return nil, errors.NewNotValid(err, "")
 		}
 	}

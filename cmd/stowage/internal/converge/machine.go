@@ -1,0 +1,118 @@
+package converge
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/state"
+)
+
+// machineFor returns the machine that is to have the storage of an entry.
+func (p *planner) machineFor(declared spec.Storage) (names.MachineTag, error) {
+	machine, known := p.machines[declared.Machine]
+	switch {
+	case known:
+		return machine, nil
+	case declared.Machine != "":
+		return machine, declared.Errorf("machine", "%q is not known: %s", declared.Machine, p.machineNames())
+	case p.situation.Machine == names.MachineTag{}:
+		return machine, declared.Errorf("machine", "missing: name a machine: %s", p.machineNames())
+	}
+	return p.situation.Machine, nil
+}
+
+// maxMachineNames is how many machines an error names.
+const maxMachineNames = 20
+
+// machineNames lists the machines for an error.
+func (p *planner) machineNames() string {
+	all := p.situation.Machines
+	if len(all) == 0 {
+		return "there are no machines yet"
+	}
+	list := make([]string, 0, maxMachineNames)
+	for _, m := range all[:min(len(all), maxMachineNames)] {
+		list = append(list, m.Name)
+	}
+	text := "the machines are " + strings.Join(list, ", ")
+	if more := len(all) - len(list); more > 0 {
+		text += " and " + strconv.Itoa(more) + " more"
+	}
+	return text
+}
+
+// machineName returns the name of a machine, or its number if it has no name.
+func (p *planner) machineName(machine names.MachineTag) string {
+	for _, m := range p.situation.Machines {
+		if m.Tag == machine {
+			return m.Name
+		}
+	}
+	return machine.Id()
+}
+
+// boundMachine returns the machine that existing storage cannot leave. It returns false for
+// storage of the environment, unless a machine's filesystem is on it.
+func boundMachine(existing *state.Storage) (names.MachineTag, bool) {
+	for _, e := range []*state.Entity{existing.Volume, existing.Filesystem} {
+		if e == nil {
+			continue
+		}
+		var machine names.MachineTag
+		var bound bool
+		switch tag := e.Tag.(type) {
+		case names.VolumeTag:
+			machine, bound = names.VolumeMachine(tag)
+		case names.FilesystemTag:
+			machine, bound = names.FilesystemMachine(tag)
+		}
+		if bound {
+			return machine, true
+		}
+	}
+	return names.MachineTag{}, false
+}
+
+// machineOf returns the machine that has existing storage, or that alone can have it. It returns
+// false for storage of the environment that is detached, which any machine can have.
+func machineOf(existing *state.Storage) (names.MachineTag, bool) {
+	if len(existing.Attachments) > 0 {
+		return existing.Attachments[0].Machine, true
+	}
+	return boundMachine(existing)
+}
+
+// takeMount reserves a mount point on a machine.
+func (p *planner) takeMount(machine names.MachineTag, path, name string) error {
+	if machine == p.situation.Machine {
+		for _, reserved := range p.situation.Reserved {
+			if spec.Within(path, reserved) || spec.Within(reserved, path) {
+				return errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved)
+			}
+		}
+	}
+	return p.mountsOn(machine).Add(path, name)
+}
+
+// addMount reserves the mount point of new storage. Detached storage of the environment may be
+// attached to any machine later, so its mount point is taken on all of them.
+func (p *planner) addMount(machine names.MachineTag, path, name string) error {
+	if err := p.detached.Check(path); err != nil {
+		return err
+	}
+	return p.takeMount(machine, path, name)
+}
+
+// mountsOn returns the mount points that are taken on a machine.
+func (p *planner) mountsOn(machine names.MachineTag) *spec.Mounts {
+	mounts, ok := p.mounts[machine]
+	if !ok {
+		mounts = &spec.Mounts{}
+		p.mounts[machine] = mounts
+	}
+	return mounts
+}

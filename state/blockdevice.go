@@ -176,6 +176,11 @@ func (st *State) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatc
 	return st.newNotifyWatcher(blockDevicePrefix(newMachineTag(machine)))
 }
 
+// WatchAllBlockDevices is [State.WatchBlockDevices] for all machines.
+func (st *State) WatchAllBlockDevices() (watcher.NotifyWatcher, error) {
+	return st.newNotifyWatcher(blockDevicesPrefix)
+}
+
 // findDevice returns the block device of an attached volume, if the machine has published it.
 func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	a := volume.Attachment

@@ -14,6 +14,9 @@ type identity struct {
 
 	// Generation is how often the state has been restored, from 1.
 	Generation uint64 `cbor:"2,keyasint,omitempty"`
+
+	// Accepted is the last generation that a user has accepted; the first needs none.
+	Accepted uint64 `cbor:"3,keyasint,omitempty"`
 }
 
 // check returns an error unless the rest of the code can rely on the record.
@@ -63,6 +66,29 @@ func (st *State) Generation() uint64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.identity.Generation
+}
+
+// IsAccepted reports whether what the state records about the environment's storage may be acted
+// on: it was never restored, or a user has accepted it since ([State.AcceptGeneration]).
+func (st *State) IsAccepted() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.identity.Generation == 1 || st.identity.Accepted == st.identity.Generation
+}
+
+// AcceptGeneration says that a user has made sure that storage of the environment is in use on
+// the machines that the restored state says, and on no others.
+func (st *State) AcceptGeneration() error {
+	err := st.update(func(tx *txn) error {
+		now := tx.identity()
+		now.Accepted = now.Generation
+		tx.write(identityKey, &now)
+		return nil
+	})
+	if err == nil {
+		err = st.readIdentity()
+	}
+	return errors.Annotate(err, "accepting the restored state")
 }
 
 // readIdentity updates the identity that UUID and Generation return from the store.

@@ -140,6 +140,20 @@ func (st *State) MachineNamed(name string) (tag names.MachineTag, err error) {
 	return tag, errors.Trace(err)
 }
 
+// MachineName returns the name of the machine, or its number if it has none. The error satisfies
+// errors.IsNotFound if there is no such machine.
+func (st *State) MachineName(machine names.MachineTag) (name string, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		record, ok := read[machineRecord](r, machineKey(newMachineTag(machine)))
+		if !ok {
+			return errors.NotFoundf("machine %s", machine.Id())
+		}
+		name = cmp.Or(record.Name, machine.Id())
+		return nil
+	})
+	return name, errors.Trace(err)
+}
+
 // EnsureMachine adds the machine unless it exists.
 func (st *State) EnsureMachine(machine names.MachineTag) error {
 	return st.update(func(tx *txn) error {

@@ -207,8 +207,8 @@ func (st *State) Enrol(token, name string, key []byte) (enrolled Enrolment, err 
 	return enrolled, errors.Annotatef(err, "enrolling machine %q", name)
 }
 
-// enrol uses a token for the machine with the name, and adds it if there is none: existing is
-// its tag otherwise.
+// enrol uses a token for the machine with the name, and adds the machine unless it exists:
+// existing is its tag, or empty.
 func (tx *txn) enrol(token, name string, existing machineTag) (machineTag, error) {
 	used, err := tx.useToken(token, role.Machine)
 	switch {

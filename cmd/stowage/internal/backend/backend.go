@@ -6,6 +6,7 @@ package backend
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"hash/maphash"
 	"io/fs"
 	"maps"
@@ -44,8 +45,11 @@ type Config struct {
 	Logger     Logger
 	// Manager says that the environment's storage is managed.
 	Manager bool
-	// Machine is the machine on which the process runs, as an agent.
+	// Machine is the machine on which the process runs, as an agent. The zero tag: the process is
+	// a server, which has no machine.
 	Machine names.MachineTag
+	// Server is set for a server.
+	Server *Server
 	// Report returns the reports of the workers.
 	Report func() map[string]any
 }
@@ -66,10 +70,16 @@ type Backend struct {
 	// true until the change is made.
 	changeMu sync.Mutex
 
+	// machineNames has the names of machines that were shown, by their tags.
+	machineNames sync.Map
+
 	// scanMu guards baseline, the first scan for orphans.
 	scanMu   sync.Mutex
 	baseline orphanScan
 }
+
+// isLocal reports whether the process runs on a machine of the state.
+func (b *Backend) isLocal() bool { return b.config.Server == nil }
 
 // New returns a backend.
 func New(config Config) *Backend {
@@ -180,7 +190,7 @@ func (b *Backend) Watch(ctx context.Context, names []string, send func(control.E
 		return errors.Trace(err)
 	}
 	defer stop(changes)
-	devices, err := b.state.WatchBlockDevices(b.config.Machine)
+	devices, err := b.state.WatchAllBlockDevices()
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -313,8 +323,31 @@ func (w *watchSession) hash(row control.Storage) (uint64, error) {
 }
 
 // Attach implements control.Backend.
-func (b *Backend) Attach(_ context.Context, names []string) error {
-	return b.change(names, func(names []string) error { return b.state.AttachStorage(names, b.config.Machine) })
+func (b *Backend) Attach(_ context.Context, args control.AttachArgs) error {
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
+	found, err := b.named(args.Names)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	machine := b.config.Machine
+	if args.Machine != "" {
+		if machine, err = b.state.MachineNamed(args.Machine); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	var changes state.Changes
+	for _, s := range found {
+		to := machine
+		if bound, ok := converge.BoundMachine(&s); ok && args.Machine == "" {
+			to = bound
+		}
+		if to == (names.MachineTag{}) {
+			return errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
+		}
+		changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to})
+	}
+	return errors.Trace(b.state.Apply(changes))
 }
 
 // Detach implements control.Backend.
@@ -355,16 +388,21 @@ func (b *Backend) Format(_ context.Context, names []string) error {
 
 // change calls do with the full names of the storage that names refer to.
 func (b *Backend) change(names []string, do func([]string) error) error {
-	if len(names) == 0 {
-		return errors.NewNotValid(nil, "no storage is named")
-	}
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
-	found, err := b.selectStorage(names)
+	found, err := b.named(names)
 	if err != nil {
 		return err
 	}
 	return errors.Trace(do(fullNames(found)))
+}
+
+// named returns the storage with these names. At least one must be given.
+func (b *Backend) named(names []string) ([]state.Storage, error) {
+	if len(names) == 0 {
+		return nil, errors.NewNotValid(nil, "no storage is named")
+	}
+	return b.selectStorage(names)
 }
 
 func fullNames(found []state.Storage) []string {
@@ -433,6 +471,9 @@ func (b *Backend) pools() *poolmanager.Manager {
 // Report implements control.Backend.
 func (b *Backend) Report(context.Context) (map[string]any, error) {
 	report := b.config.Report()
+	if !b.isLocal() {
+		return report, nil
+	}
 	host, err := b.measureHostForAll()
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -475,7 +516,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
 	}
 	for i, a := range s.Attachments {
 		row.Attachments[i] = control.Attachment{
-			Machine: a.Machine.Id(), Life: a.Life, Location: a.Location, ReadOnly: a.ReadOnly,
+			Machine: b.machineName(a.Machine), Life: a.Life, Location: a.Location, ReadOnly: a.ReadOnly,
 		}
 	}
 	return row

@@ -29,8 +29,11 @@ type host struct {
 }
 
 // measureHost returns the usage of the host, for displaying storage. The promised size covers
-// all thin volumes, and is read only if some of storages is thin.
+// all thin volumes, and is read only if some of storages is thin. A server has no host.
 func (b *Backend) measureHost(storages []state.Storage) (host, error) {
+	if !b.isLocal() {
+		return host{}, nil
+	}
 	h := host{dir: b.dir.Storage()}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(h.dir, &stat); err != nil {

@@ -20,6 +20,9 @@ import (
 // the object, and the state records it. If the agent dies in between, repeating the import
 // finds the object taken over already.
 func (b *Backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+	if !b.isLocal() {
+		return control.ChangesResult{}, errors.NewNotSupported(nil, "a server cannot import storage yet, since it is on the machines: add new storage, and copy the data to it")
+	}
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
 	change, record, err := b.takeOver(ctx, args)

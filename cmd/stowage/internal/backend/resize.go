@@ -44,6 +44,9 @@ func (b *Backend) checkGrowth(s *state.Storage) error {
 	if p.Scope() == storage.ScopeEnviron && !b.config.Manager {
 		return errors.NewNotValid(nil, noManager)
 	}
+	if p.Scope() == storage.ScopeMachine && !b.isLocal() {
+		return nil // its source is on the machine
+	}
 	config, err := b.sourceConfig(s.Provider)
 	if err != nil {
 		return errors.Trace(err)

@@ -35,6 +35,9 @@ func (b *Backend) situation() (converge.Situation, error) {
 	if situation.Storage, err = b.state.AllStorage(); err != nil {
 		return situation, errors.Trace(err)
 	}
+	if !b.isLocal() {
+		return situation, nil
+	}
 	if situation.Space, err = b.space(situation.Storage); err != nil {
 		return situation, errors.Trace(err)
 	}

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -35,6 +36,7 @@ type backend struct {
 	err     error
 	// attached and unfinished are in the result of Apply.
 	attached   int
+	machines   []control.Machine
 	unfinished []string
 	// events are sent by a watch one after the other; then the watch waits until it is
 	// cancelled.
@@ -83,8 +85,26 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 	return ctx.Err()
 }
 
-func (b *backend) Attach(_ context.Context, names []string) error {
-	b.record("attach %q", names)
+func (b *backend) Attach(_ context.Context, args control.AttachArgs) error {
+	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s", args.Names, args.Machine)))
+	return b.err
+}
+
+func (b *backend) Machines(context.Context) ([]control.Machine, error) {
+	return b.machines, b.err
+}
+
+func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
+	b.record("create-token %+v", args)
+	return "hash.id.secret", b.err
+}
+
+func (b *backend) Tokens(context.Context) ([]control.Token, error) {
+	return []control.Token{{ID: "id", Role: "machine", Machine: "web", Expires: time.Now().Add(90*time.Minute + time.Second), Uses: 2}, {ID: "other", Role: "machine", Uses: 1, Expires: time.Now().Add(31 * time.Second)}}, b.err
+}
+
+func (b *backend) RemoveTokens(_ context.Context, ids []string) error {
+	b.record("remove-tokens %q", ids)
 	return b.err
 }
 
@@ -278,9 +298,9 @@ func TestExitStatusAndErrors(t *testing.T) {
 		code    int
 		stderr  string
 	}{
-		{nil, []string{"status"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` running?\n"},
-		{nil, []string{"remove", "x"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` running?\n"},
-		{nil, []string{"status", "--socket", "/nowhere/s"}, 1, "stowage: cannot reach the agent at /nowhere/s: is `stowage run` running?\n"},
+		{nil, []string{"status"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
+		{nil, []string{"remove", "x"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
+		{nil, []string{"status", "--socket", "/nowhere/s"}, 1, "stowage: cannot reach the agent at /nowhere/s: is `stowage run` or `stowage server` running?\n"},
 		{nil, []string{"apply", "-f", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
 		{nil, []string{"version"}, 0, ""},
 		{nil, []string{"--help"}, 0, ""},
@@ -298,6 +318,15 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter --socket\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
+		{nil, []string{"server"}, 2, "stowage: required flag(s) \"listen\" not set\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"server", "--listen", "7117"}, 1, "stowage: the address to listen on: address 7117: missing port in address\n"},
+		{nil, []string{"agent"}, 2, "stowage: required flag(s) \"server\" not set\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"agent", "--server", "https://h", "--token", "a", "--token-file", "b"}, 2, "stowage: --token and --token-file are two tokens: use one of them\n"},
+		{nil, []string{"agent", "--server", "https://h", "--token-file", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
+		{nil, []string{"token", "create"}, 2, "stowage: required flag(s) \"role\" not set\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role \"root\" is not known: write machine\n"},
+		{nil, []string{"token", "sing"}, 2, "stowage: unknown command \"sing\" for \"stowage token\"\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"machines"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
 		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{unknown, []string{"pools"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
@@ -313,6 +342,55 @@ func TestExitStatusAndErrors(t *testing.T) {
 				t.Errorf("exit status %d, stderr\n%swant %d,\n%s", r.code, r.stderr, test.code, want)
 			}
 		})
+	}
+}
+
+func TestMachines(t *testing.T) {
+	seen := time.Now().Add(-3*time.Minute - time.Second)
+	b := &backend{machines: []control.Machine{
+		{Name: "db", Number: "1", Status: control.MachineUnreachable, LastSeen: seen, Refused: since, InstanceID: "i-1"},
+		{Name: "web", Number: "0", Status: control.MachinePending},
+	}}
+	m := newMachine(t, b)
+	want := `NAME  NUMBER  STATUS       LAST SEEN  MESSAGE
+db    1       unreachable  3m         another agent, with a copy of its directory, was refused at 2025-01-02T03:04:05Z
+web   0       pending      -          
+`
+	if r := m.run(t.Context(), "machines"); r.code != 0 || r.stdout != want {
+		t.Errorf("exit status %d, %s\ngot:\n%swant:\n%s", r.code, r.stderr, r.stdout, want)
+	}
+	r := m.run(t.Context(), "machines", "-o", "json")
+	var listed []map[string]any
+	if err := json.Unmarshal([]byte(r.stdout), &listed); err != nil || len(listed) != 2 {
+		t.Fatalf("%v: %s", err, r.stdout)
+	}
+	if _, ok := listed[1]["last-seen"]; ok || listed[0]["name"] != "db" || listed[0]["status"] != "unreachable" || listed[0]["last-seen"] == "" {
+		t.Errorf("listed %v", listed)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	b := &backend{}
+	m := newMachine(t, b)
+	if r := m.run(t.Context(), "token", "create", "--role", "machine", "--machine", "web", "--ttl", "2h", "--uses", "3"); r.code != 0 || r.stdout != "hash.id.secret\n" || r.stderr != "" {
+		t.Errorf("created: %+v", r)
+	}
+	want := `ID     ROLE     MACHINE  EXPIRES IN  USES
+id     machine  web      90m         2
+other  machine  -        30s         1
+`
+	if r := m.run(t.Context(), "token", "list"); r.code != 0 || r.stdout != want {
+		t.Errorf("listed: %+v, want\n%s", r, want)
+	}
+	if r := m.run(t.Context(), "token", "remove", "id", "other"); r.code != 0 {
+		t.Errorf("removed: %+v", r)
+	}
+	if r := m.run(t.Context(), "attach", "data", "--machine", "web"); r.code != 0 {
+		t.Errorf("attached: %+v", r)
+	}
+	calls := []string{"create-token {Role:machine Machine:web Lifetime:2h0m0s Uses:3}", `remove-tokens ["id" "other"]`, `attach ["data"] web`}
+	if got := b.recordedCalls(); !slices.Equal(got, calls) {
+		t.Errorf("calls %q, want %q", got, calls)
 	}
 }
 

@@ -335,6 +335,17 @@ func (c *common) changeCommand(
 	return cmd
 }
 
+func (c *common) attachCommand() *cobra.Command {
+	var args control.AttachArgs
+	cmd := c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,
+		func(client *control.Client, ctx context.Context, names []string) error {
+			args.Names = names
+			return client.Attach(ctx, args)
+		})
+	cmd.Flags().StringVar(&args.Machine, "machine", "", "machine to attach it to (default: the one that it is bound to, or the agent's)")
+	return cmd
+}
+
 func (c *common) retryCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{

@@ -106,12 +106,13 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		"socket of the agent (default: stowage.sock in the data directory; $STOWAGE_SOCKET)")
 	root.AddCommand(
 		c.runCommand(), c.applyCommand(), c.statusCommand(), c.importCommand(), c.resizeCommand(),
-		c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached, (*control.Client).Attach),
+		c.attachCommand(),
 		c.changeCommand("detach", "Detach storage and keep its data", detached, (*control.Client).Detach),
 		c.changeCommand("remove", "Detach and destroy storage, including its data", removed, (*control.Client).Remove),
 		c.changeCommand("release", "Stop managing storage and keep its data", removed, (*control.Client).Release),
 		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
+		c.serverCommand(), c.agentCommand(), c.machinesCommand(), c.tokenCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
 	)
 	return root

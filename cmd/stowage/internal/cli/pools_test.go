@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -122,7 +121,7 @@ func TestPoolsErrors(t *testing.T) {
 		}
 	}
 	r := newMachine(t, nil).run(t.Context(), "pools", "add", "fast", "loop")
-	if r.code != 1 || !strings.HasSuffix(r.stderr, fmt.Sprintf("is %s running?\n", "`stowage run`")) {
+	if r.code != 1 || !strings.HasSuffix(r.stderr, "is `stowage run` or `stowage server` running?\n") {
 		t.Errorf("without an agent: %+v", r)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/rescue"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
@@ -45,36 +46,54 @@ func (c *common) rescueConfig(programs []string) (rescue.Config, error) {
 	return rescue.Config{Dir: datadir.Dir(dataDir), Registry: registry, Clock: clock.WallClock}, nil
 }
 
+// requireState returns an error for the directory of an agent whose state is on a server.
+func requireState(config rescue.Config) error {
+	use, err := config.Dir.Use()
+	if err == nil && use == datadir.UseAgent {
+		err = errors.Errorf("%s has no state, since it is that of a server's agent: use the --data-dir of the server", config.Dir)
+	}
+	return err
+}
+
 func (c *common) adoptDirCommand() *cobra.Command {
 	var moved, copied bool
 	cmd := &cobra.Command{
 		Use:   "adopt-dir --moved|--copy",
 		Short: "Confirm that the data directory was moved or copied",
 		Long: `The agent does not start if its data directory is not the one in which the state was
-created. With the agent stopped, confirm what happened:
+created, or a server's agent enrolled. With the agent stopped, confirm what happened:
 
   --moved   The directory was moved here as a whole, and the original no longer exists.
             The identities of files and directories in the records are read again.
   --copy    The directory is a copy, and the original may still be in use. The state
             and all storage in the copy get new UUIDs, and filesystems are mounted below
             the data directory instead of at the mount points of the original. Storage
-            of program providers stays with the original.
+            of program providers stays with the original. A server's agent cannot be
+            copied: start a new one.
 
 A clone of a whole machine with the same machine ID cannot be detected: run
 "stowage adopt-dir --copy" in it before it can reach anything that the original uses.`,
 		Args: noArgs("name the directory with --data-dir"),
 		RunE: c.withStoppedAgent(func(ctx context.Context, config rescue.Config, _ []string) error {
 			adopt, what := rescue.AdoptMoved, "the directory of its state"
+			use, err := config.Dir.Use()
 			switch {
 			case moved == copied:
 				return errors.WithType(errors.New("use either --moved or --copy"), errUsage)
+			case err != nil:
+				return err
+			case use == datadir.UseAgent && copied:
+				return errors.Errorf("%s is a copy of the directory of a server's agent, which only the original can use: delete the copy, and start an agent in an empty directory with a token of its own", config.Dir)
+			case use == datadir.UseAgent:
+				adopt = func(ctx context.Context, config rescue.Config) error { return remote.AdoptMoved(ctx, config.Dir) }
+				what = "the directory of its agent"
 			case copied:
 				adopt, what = rescue.AdoptCopy, "a directory of its own"
 			}
 			if err := adopt(ctx, config); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(c.Stdout, "%s is now %s\n", table.Escape(string(config.Dir)), what)
+			_, err = fmt.Fprintf(c.Stdout, "%s is now %s\n", table.Escape(string(config.Dir)), what)
 			return err
 		}),
 	}
@@ -96,6 +115,9 @@ that was created since the backup, and "stowage adopt" brings it back. Storage t
 removed since the backup is shown as missing.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withStoppedAgent(func(_ context.Context, config rescue.Config, args []string) error {
+			if err := requireState(config); err != nil {
+				return err
+			}
 			restored, err := rescue.Restore(config, args[0])
 			if err != nil {
 				return err
@@ -132,6 +154,9 @@ is kept beside the new one.`,
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			config, err := c.rescueConfig(programs)
 			if err != nil {
+				return err
+			}
+			if err := requireState(config); err != nil {
 				return err
 			}
 			recovery, err := rescue.Recover(cmd.Context(), config, len(programs) > 0, yes)

@@ -23,16 +23,67 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// runFlags are the flags of the agent.
-type runFlags struct {
-	specFile  string
+// processFlags are the flags of all commands that run workers.
+type processFlags struct {
 	logLevel  string
-	progress  bool
-	manager   bool
 	providers []string
 	retryMin  time.Duration
 	limits    []string
 	metrics   string
+}
+
+func (f *processFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
+	cmd.Flags().StringArrayVar(&f.providers, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
+	cmd.Flags().DurationVar(&f.retryMin, "retry-min", 30*time.Second,
+		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
+	cmd.Flags().StringArrayVar(&f.limits, "time-limit", nil,
+		"time limit of an operation, as `OPERATION=TIME`, such as create=2h; 0s: no limit; defaults: 1h for create, resize and destroy, 30m for attach and detach; may be repeated")
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on `ADDRESS`, such as localhost:9163, to any client that can connect")
+}
+
+// check returns an error if a flag is not valid. Otherwise it returns the configuration without
+// its logger.
+func (f *processFlags) check() (process.Config, error) {
+	if _, ok := loggo.ParseLevel(f.logLevel); !ok {
+		return process.Config{}, errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", f.logLevel), errUsage)
+	}
+	if f.retryMin <= 0 {
+		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retryMin), errUsage)
+	}
+	limits, err := timeLimits(f.limits)
+	if err != nil {
+		return process.Config{}, err
+	}
+	registry, err := providers(f.providers)
+	return process.Config{
+		Registry:       registry,
+		Clock:          clock.WallClock,
+		Retry:          storageprovisioner.RetryPolicy{Min: f.retryMin},
+		TimeLimits:     limits,
+		MetricsAddress: f.metrics,
+	}, err
+}
+
+// startLogging makes all messages of the process go to the standard error, and returns the logger
+// of a module.
+func (c *common) startLogging(module, level string) (*loggo.Logger, *logWriter, error) {
+	logs := &logWriter{out: c.Stderr}
+	if _, err := loggo.ReplaceDefaultWriter(logs); err != nil {
+		return nil, nil, errors.Trace(err)
+	}
+	parsed, _ := loggo.ParseLevel(level) // it has been checked
+	loggo.DefaultContext().ApplyConfig(loggo.Config{"": parsed})
+	logger := loggo.GetLogger(module)
+	return &logger, logs, nil
+}
+
+// runFlags are the flags of an agent with a state of its own.
+type runFlags struct {
+	processFlags
+	specFile string
+	progress bool
+	manager  bool
 }
 
 func (c *common) runCommand() *cobra.Command {
@@ -55,32 +106,15 @@ pool of the same name. docs/reference/program-provider.md has the protocol.`,
 			return c.run(cmd.Context(), flags)
 		}),
 	}
+	flags.addTo(cmd)
 	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at the start")
-	cmd.Flags().StringVar(&flags.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
 	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
 	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
-	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
-	cmd.Flags().DurationVar(&flags.retryMin, "retry-min", 30*time.Second,
-		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
-	cmd.Flags().StringArrayVar(&flags.limits, "time-limit", nil,
-		"time limit of an operation, as `OPERATION=TIME`, such as create=2h; 0s: no limit; defaults: 1h for create, resize and destroy, 30m for attach and detach; may be repeated")
-	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve Prometheus metrics on `ADDRESS`, such as localhost:9163, to any client that can connect")
 	return cmd
 }
 
 func (c *common) run(ctx context.Context, flags runFlags) error {
-	level, ok := loggo.ParseLevel(flags.logLevel)
-	if !ok {
-		return errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", flags.logLevel), errUsage)
-	}
-	if flags.retryMin <= 0 {
-		return errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", flags.retryMin), errUsage)
-	}
-	limits, err := timeLimits(flags.limits)
-	if err != nil {
-		return err
-	}
-	registry, err := providers(flags.providers)
+	config, err := flags.check()
 	if err != nil {
 		return err
 	}
@@ -104,25 +138,17 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	if err != nil {
 		return err
 	}
-	logs := &logWriter{out: c.Stderr}
-	if _, err := loggo.ReplaceDefaultWriter(logs); err != nil {
-		return errors.Trace(err)
+	logger, logs, err := c.startLogging("stowage.agent", flags.logLevel)
+	if err != nil {
+		return err
 	}
-	loggo.DefaultContext().ApplyConfig(loggo.Config{"": level})
-	logger := loggo.GetLogger("stowage.agent")
+	config.Logger = logger
 	for _, lack := range lacks {
 		logger.Warningf("%s", lack)
 	}
 
 	a, err := agent.New(agent.Config{
-		Config: process.Config{
-			Registry:       registry,
-			Clock:          clock.WallClock,
-			Logger:         &logger,
-			Retry:          storageprovisioner.RetryPolicy{Min: flags.retryMin},
-			TimeLimits:     limits,
-			MetricsAddress: flags.metrics,
-		},
+		Config:     config,
 		DataDir:    dataDir,
 		SocketPath: socket,
 		Manager:    flags.manager,

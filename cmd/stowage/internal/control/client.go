@@ -88,8 +88,9 @@ func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error)
 
 // Attach requests that storage be attached. It, Detach, Remove and Release return when the
 // agent has recorded the request.
-func (c *Client) Attach(ctx context.Context, names []string) error {
-	return c.change(ctx, "attach", names)
+func (c *Client) Attach(ctx context.Context, args AttachArgs) error {
+	_, err := call[struct{}](ctx, c, "attach", args)
+	return err
 }
 
 // Detach requests that storage be detached.
@@ -171,6 +172,29 @@ func (c *Client) AddPool(ctx context.Context, args AddPoolArgs) error {
 // RemovePools removes the named pools, all or none.
 func (c *Client) RemovePools(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove-pools", names)
+}
+
+// Machines returns all machines, sorted by name.
+func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
+	result, err := call[machinesResult](ctx, c, "machines", struct{}{})
+	return result.Machines, err
+}
+
+// CreateToken creates a token, and returns its text.
+func (c *Client) CreateToken(ctx context.Context, args CreateTokenArgs) (string, error) {
+	result, err := call[tokenResult](ctx, c, "create-token", args)
+	return result.Token, err
+}
+
+// Tokens returns the tokens that can be used.
+func (c *Client) Tokens(ctx context.Context) ([]Token, error) {
+	result, err := call[tokensResult](ctx, c, "tokens", struct{}{})
+	return result.Tokens, err
+}
+
+// RemoveTokens removes tokens, each named by its ID.
+func (c *Client) RemoveTokens(ctx context.Context, ids []string) error {
+	return c.change(ctx, "remove-tokens", ids)
 }
 
 // Report returns the reports of the agent's workers.
@@ -270,7 +294,7 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
-		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` running?", c.path)
+		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` or `stowage server` running?", c.path)
 	case errors.Is(err, unix.EACCES):
 		return nil, errors.Errorf("you may not use the agent at %s: run the command as root", c.path)
 	case connected.Load() && !answered.Load():

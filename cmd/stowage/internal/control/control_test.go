@@ -79,8 +79,28 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 	}
 }
 
-func (b *backend) Attach(_ context.Context, names []string) error {
-	b.record("attach %q", names)
+func (b *backend) Attach(_ context.Context, args control.AttachArgs) error {
+	b.record("attach %+v", args)
+	return b.err
+}
+
+func (b *backend) Machines(context.Context) ([]control.Machine, error) {
+	b.record("machines")
+	return []control.Machine{{Name: "web", Number: "1", Status: control.MachineUp, LastSeen: time.Unix(1e9, 0).UTC()}}, b.err
+}
+
+func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
+	b.record("create-token %+v", args)
+	return "a.b.c", b.err
+}
+
+func (b *backend) Tokens(context.Context) ([]control.Token, error) {
+	b.record("tokens")
+	return []control.Token{{ID: "b", Uses: 1}}, b.err
+}
+
+func (b *backend) RemoveTokens(_ context.Context, ids []string) error {
+	b.record("remove-tokens %q", ids)
 	return b.err
 }
 
@@ -206,7 +226,10 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(rows, []control.Storage{sample}) {
 		t.Errorf("storage: %+v, %v", rows, err)
 	}
-	for _, change := range []func(context.Context, []string) error{client.Attach, client.Detach, client.Remove, client.Release} {
+	if err := client.Attach(ctx, control.AttachArgs{Names: []string{"a", "b/1"}, Machine: "web"}); err != nil {
+		t.Error(err)
+	}
+	for _, change := range []func(context.Context, []string) error{client.Detach, client.Remove, client.Release} {
 		if err := change(ctx, []string{"a", "b/1"}); err != nil {
 			t.Error(err)
 		}
@@ -250,15 +273,31 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err := client.RemovePools(ctx, []string{"fast"}); err != nil {
 		t.Error(err)
 	}
+	machines, err := client.Machines(ctx)
+	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].LastSeen.Unix() != 1e9 {
+		t.Errorf("machines: %+v, %v", machines, err)
+	}
+	token, err := client.CreateToken(ctx, control.CreateTokenArgs{Role: "machine", Machine: "web", Lifetime: time.Hour, Uses: 2})
+	if err != nil || token != "a.b.c" {
+		t.Errorf("token %q, %v", token, err)
+	}
+	tokens, err := client.Tokens(ctx)
+	if err != nil || len(tokens) != 1 || tokens[0].ID != "b" {
+		t.Errorf("tokens: %+v, %v", tokens, err)
+	}
+	if err := client.RemoveTokens(ctx, []string{"b"}); err != nil {
+		t.Error(err)
+	}
 	report, err := client.Report(ctx)
 	if err != nil || report["state"] != "started" {
 		t.Errorf("report: %v, %v", report, err)
 	}
 	want := []string{
-		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
+		`apply f "a\n\x00" true`, `storage ["data"]`, "attach {Names:[a b/1] Machine:web}", `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
 		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
+		"machines", "create-token {Role:machine Machine:web Lifetime:1h0m0s Uses:2}", "tokens", `remove-tokens ["b"]`,
 	}
 	if !reflect.DeepEqual(b.calls, want) {
 		t.Errorf("calls %q, want %q", b.calls, want)
@@ -594,7 +633,7 @@ func TestClientWithoutServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	client := control.NewClient(path)
 	defer client.Close()
-	want := fmt.Sprintf("cannot reach the agent at %s: is `stowage run` running?", path)
+	want := fmt.Sprintf("cannot reach the agent at %s: is `stowage run` or `stowage server` running?", path)
 	if _, err := client.Storage(t.Context(), nil); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -38,7 +38,7 @@ type Backend interface {
 	// Attach, Detach and Remove request that the named storage be attached, detached, or
 	// detached and destroyed. They return when the request is recorded, not when it is carried
 	// out. If a name is not known, they return an error and change nothing.
-	Attach(ctx context.Context, names []string) error
+	Attach(context.Context, AttachArgs) error
 	Detach(ctx context.Context, names []string) error
 	Remove(ctx context.Context, names []string) error
 	// Release requests that the named storage be detached and removed from the state, with its
@@ -70,6 +70,14 @@ type Backend interface {
 	AddPool(context.Context, AddPoolArgs) error
 	// RemovePools removes the named pools, all or none.
 	RemovePools(ctx context.Context, names []string) error
+	// Machines returns all machines, sorted by name.
+	Machines(context.Context) ([]Machine, error)
+	// CreateToken creates a token, and returns its text, which is kept nowhere.
+	CreateToken(context.Context, CreateTokenArgs) (string, error)
+	// Tokens returns the tokens that can be used.
+	Tokens(context.Context) ([]Token, error)
+	// RemoveTokens removes tokens, each named by its ID.
+	RemoveTokens(ctx context.Context, ids []string) error
 	// Report returns the reports of the agent's workers.
 	Report(context.Context) (map[string]any, error)
 }
@@ -325,13 +333,28 @@ func (s *Server) routes() http.Handler {
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
-		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry, "format": b.Format,
-		"remove-pools": b.RemovePools,
+		"detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry, "format": b.Format,
+		"remove-pools": b.RemovePools, "remove-tokens": b.RemoveTokens,
 	} {
 		mux.Handle("POST /v1/"+verb, jsonHandler(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)
 		}))
 	}
+	mux.Handle("POST /v1/attach", jsonHandler(s, func(ctx context.Context, args AttachArgs) (struct{}, error) {
+		return struct{}{}, b.Attach(ctx, args)
+	}))
+	mux.Handle("POST /v1/machines", jsonHandler(s, func(ctx context.Context, _ struct{}) (machinesResult, error) {
+		machines, err := b.Machines(ctx)
+		return machinesResult{machines}, err
+	}))
+	mux.Handle("POST /v1/create-token", jsonHandler(s, func(ctx context.Context, args CreateTokenArgs) (tokenResult, error) {
+		token, err := b.CreateToken(ctx, args)
+		return tokenResult{token}, err
+	}))
+	mux.Handle("POST /v1/tokens", jsonHandler(s, func(ctx context.Context, _ struct{}) (tokensResult, error) {
+		tokens, err := b.Tokens(ctx)
+		return tokensResult{tokens}, err
+	}))
 	mux.Handle("POST /v1/orphans", jsonHandler(s, func(ctx context.Context, _ struct{}) (orphansResult, error) {
 		orphans, err := b.Orphans(ctx)
 		return orphansResult{orphans}, err

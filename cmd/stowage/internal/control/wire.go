@@ -39,6 +39,7 @@ type Storage struct {
 
 // Attachment is the attachment of a storage instance to a machine.
 type Attachment struct {
+	// Machine is the name of the machine, or its number if it has no name.
 	Machine  string     `json:"machine" yaml:"machine"`
 	Life     life.Value `json:"life" yaml:"life"`
 	Location string     `json:"location" yaml:"location"`
@@ -81,6 +82,60 @@ type ResizeArgs struct {
 	// requested.
 	SizeMiB uint64 `json:"size-mib"`
 	More    bool   `json:"more"`
+}
+
+// AttachArgs requests that storage be attached.
+type AttachArgs struct {
+	// Names are names of storage, as elsewhere.
+	Names []string `json:"names"`
+	// Machine is the name or number of the machine to attach it to. Empty: the agent's own
+	// machine, or the one that the storage is bound to.
+	Machine string `json:"machine,omitempty"`
+}
+
+// MachineStatus says whether a machine's agent is connected.
+type MachineStatus string
+
+const (
+	// MachineUp is a machine whose agent is connected, or was so a short time ago.
+	MachineUp MachineStatus = "up"
+	// MachineUnreachable is a machine whose agent has not been connected for some time.
+	MachineUnreachable MachineStatus = "unreachable"
+	// MachinePending is a machine whose agent has not connected yet.
+	MachinePending MachineStatus = "pending"
+)
+
+// Machine is a machine as users see it.
+type Machine struct {
+	Name   string        `json:"name" yaml:"name"`
+	Number string        `json:"number" yaml:"number"`
+	Status MachineStatus `json:"status" yaml:"status"`
+	// LastSeen is when the agent was last connected; it is omitted if it never was.
+	LastSeen time.Time `json:"last-seen,omitzero" yaml:"last-seen,omitempty"`
+	// Refused is when another agent was last refused because it used a copy of the agent's
+	// directory; it is omitted if that never happened.
+	Refused time.Time `json:"refused,omitzero" yaml:"refused,omitempty"`
+	// InstanceID identifies the machine to providers.
+	InstanceID string `json:"instance-id" yaml:"instance-id"`
+}
+
+// CreateTokenArgs describes a token to create.
+type CreateTokenArgs struct {
+	Role string `json:"role"`
+	// Machine is the name of the machine that the token is for, whose agent it may replace.
+	Machine string `json:"machine,omitempty"`
+	// Lifetime is how long the token is valid.
+	Lifetime time.Duration `json:"lifetime"`
+	Uses     int           `json:"uses"`
+}
+
+// Token is a token as it is listed.
+type Token struct {
+	ID      string    `json:"id" yaml:"id"`
+	Role    string    `json:"role" yaml:"role"`
+	Machine string    `json:"machine" yaml:"machine"`
+	Expires time.Time `json:"expires" yaml:"expires"`
+	Uses    int       `json:"uses" yaml:"uses"`
 }
 
 // ImportArgs names the object to import.
@@ -226,6 +281,18 @@ type namesArgs struct {
 
 type storageResult struct {
 	Storage []Storage `json:"storage"`
+}
+
+type machinesResult struct {
+	Machines []Machine `json:"machines"`
+}
+
+type tokenResult struct {
+	Token string `json:"token"`
+}
+
+type tokensResult struct {
+	Tokens []Token `json:"tokens"`
 }
 
 type poolsResult struct {

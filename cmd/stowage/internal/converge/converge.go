@@ -503,7 +503,7 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	if attached && (declared.Machine == "" || existing.Attachments[0].Machine == wanted.Machine) {
 		return false, nil
 	}
-	if bound, ok := boundMachine(existing); ok && bound != wanted.Machine {
+	if bound, ok := BoundMachine(existing); ok && bound != wanted.Machine {
 		have := p.machineName(bound)
 		return false, declared.Errorf("machine", "%s is bound to machine %s, and cannot move to machine %s: write `machine: %s`, or %s",
 			existing.Name, have, p.machineName(wanted.Machine), have, removeHint(existing.Name))
@@ -522,7 +522,7 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 // planAttach plans to attach an existing instance. If any machine can have it, its mount point
 // may be taken on this one.
 func (p *planner) planAttach(existing *state.Storage, machine names.MachineTag) error {
-	if _, bound := boundMachine(existing); !bound && existing.MountPoint != "" {
+	if _, bound := BoundMachine(existing); !bound && existing.MountPoint != "" {
 		if err := p.takeMount(machine, existing.MountPoint, existing.Name); err != nil {
 			return err
 		}

@@ -55,9 +55,9 @@ func (p *planner) machineName(machine names.MachineTag) string {
 	return machine.Id()
 }
 
-// boundMachine returns the machine that existing storage cannot leave. It returns false for
+// BoundMachine returns the machine that existing storage cannot leave. It returns false for
 // storage of the environment, unless a machine's filesystem is on it.
-func boundMachine(existing *state.Storage) (names.MachineTag, bool) {
+func BoundMachine(existing *state.Storage) (names.MachineTag, bool) {
 	for _, e := range []*state.Entity{existing.Volume, existing.Filesystem} {
 		if e == nil {
 			continue
@@ -83,7 +83,7 @@ func machineOf(existing *state.Storage) (names.MachineTag, bool) {
 	if len(existing.Attachments) > 0 {
 		return existing.Attachments[0].Machine, true
 	}
-	return boundMachine(existing)
+	return BoundMachine(existing)
 }
 
 // takeMount reserves a mount point on a machine.

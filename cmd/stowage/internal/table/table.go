@@ -30,11 +30,18 @@ func Write(w io.Writer, rows []control.Storage, now time.Time) error {
 func render(rows []control.Storage, now time.Time) []string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\tLOCATION\tMESSAGE")
+	named := slices.ContainsFunc(rows, func(r control.Storage) bool { return namedMachine(r) != "" })
+	machine := func(cell string) string {
+		if !named {
+			return ""
+		}
+		return cell + "\t"
+	}
+	fmt.Fprintf(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\t%sLOCATION\tMESSAGE\n", machine("MACHINE"))
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n",
 			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), formatSize(r), Escape(formatStatus(r)),
-			Age(now.Sub(r.Since)), orDash(Escape(r.Location)), Escape(r.Message))
+			Age(now.Sub(r.Since)), machine(orDash(Escape(namedMachine(r)))), orDash(Escape(r.Location)), Escape(r.Message))
 	}
 	w.Flush() // cannot fail, since it writes to memory
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
@@ -42,6 +49,15 @@ func render(rows []control.Storage, now time.Time) []string {
 		lines[i] = strings.TrimRight(line, " ")
 	}
 	return lines
+}
+
+// namedMachine returns the machine that the storage is attached to, if it has a name: an agent
+// without a server has one machine, which has none.
+func namedMachine(r control.Storage) string {
+	if len(r.Attachments) == 0 || strings.Trim(r.Attachments[0].Machine, "0123456789") == "" {
+		return ""
+	}
+	return r.Attachments[0].Machine
 }
 
 // formatStatus returns the status, with the life if the storage is being removed.
@@ -78,6 +94,9 @@ func orDash(s string) string {
 // Line describes one storage instance on one line, without its age, for logs.
 func Line(r control.Storage) string {
 	line := Escape(r.Name) + " " + Escape(formatStatus(r))
+	if machine := namedMachine(r); machine != "" {
+		line += " on " + Escape(machine)
+	}
 	switch {
 	case r.Location != "":
 		line += " at " + Escape(r.Location)

@@ -44,6 +44,35 @@ raw/10  block       fast  1.5G  error (dying)  2d     -          destroying volu
 	}
 }
 
+// Machines are shown if they have names.
+func TestMachinesAreShown(t *testing.T) {
+	named := slices.Clone(rows[:2])
+	named[0].Attachments = []control.Attachment{{Machine: "web-1"}}
+	var out bytes.Buffer
+	if err := table.Write(&out, named, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+NAME   KIND        POOL  SIZE  STATUS     SINCE  MACHINE  LOCATION   MESSAGE
+data   filesystem  loop  2G    attached   3m     web-1    /srv/data
+raw/2  block       fast  64M   attaching  5s     -        -
+`
+	if got := "\n" + out.String(); got != want {
+		t.Errorf("got:%swant:%s", got, want)
+	}
+	if got, want := table.Line(named[0]), "data attached on web-1 at /srv/data"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	named[0].Attachments[0].Machine = "0"
+	out.Reset()
+	if err := table.Write(&out, named, now); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "MACHINE") {
+		t.Errorf("a machine without a name is shown:\n%s", out.String())
+	}
+}
+
 func TestLineAndSummary(t *testing.T) {
 	var got []string
 	for _, r := range rows {

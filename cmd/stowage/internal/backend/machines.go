@@ -1,0 +1,113 @@
+package backend
+
+import (
+	"context"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/state"
+)
+
+// Server is what a server knows beside the state.
+type Server struct {
+	// CAHash identifies the authority of the servers.
+	CAHash string
+	// LastSeen returns when a machine's agent last had a connection, as far as the server knows.
+	LastSeen func(state.Machine) time.Time
+}
+
+// Machines implements control.Backend.
+func (b *Backend) Machines(context.Context) ([]control.Machine, error) {
+	all, err := b.state.Machines()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	wire := make([]control.Machine, len(all))
+	for i, m := range all {
+		wire[i] = control.Machine{
+			Name:       m.Name,
+			Number:     m.Tag.Id(),
+			Status:     control.MachineUp,
+			Refused:    m.Session.Refused,
+			InstanceID: string(m.InstanceID),
+		}
+		switch server := b.config.Server; {
+		case server == nil:
+			wire[i].LastSeen = b.config.Clock.Now().UTC()
+			continue
+		case m.Presence.Since.IsZero():
+			wire[i].Status = control.MachinePending
+		case !m.Presence.Connected:
+			wire[i].Status = control.MachineUnreachable
+			fallthrough
+		default:
+			wire[i].LastSeen = server.LastSeen(m).UTC().Truncate(time.Second)
+		}
+	}
+	return wire, nil
+}
+
+// machineName returns the name of a machine, or its number if it has none, or was removed. A
+// machine keeps its name for ever.
+func (b *Backend) machineName(machine names.MachineTag) string {
+	if known, ok := b.machineNames.Load(machine); ok {
+		return known.(string)
+	}
+	name, err := b.state.MachineName(machine)
+	if err != nil {
+		return machine.Id()
+	}
+	b.machineNames.Store(machine, name)
+	return name
+}
+
+// errNoServer is the error of requests that need a server.
+var errNoServer = errors.NewNotSupported(nil, "this agent has one machine, its own: machines join a server, see `stowage server --help`")
+
+// CreateToken implements control.Backend.
+func (b *Backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
+	if b.config.Server == nil {
+		return "", errNoServer
+	}
+	_, secret, err := b.state.CreateToken(state.TokenParams{
+		Role: role.Value(args.Role), Machine: args.Machine, Lifetime: args.Lifetime, Uses: args.Uses,
+	})
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	return trust.Token{CAHash: b.config.Server.CAHash, Secret: secret}.String(), nil
+}
+
+// Tokens implements control.Backend.
+func (b *Backend) Tokens(context.Context) ([]control.Token, error) {
+	if b.config.Server == nil {
+		return nil, errNoServer
+	}
+	all, err := b.state.Tokens()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	wire := make([]control.Token, len(all))
+	for i, t := range all {
+		wire[i] = control.Token{ID: t.ID, Role: string(t.Role), Machine: t.Machine, Expires: t.Expires, Uses: t.Uses}
+	}
+	return wire, nil
+}
+
+// RemoveTokens implements control.Backend.
+func (b *Backend) RemoveTokens(_ context.Context, ids []string) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	for _, id := range ids {
+		if err := b.state.RemoveToken(id); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/spf13/cobra"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
+)
+
+// serverFlags are the flags of a server.
+type serverFlags struct {
+	processFlags
+	listen         string
+	acceptRestored bool
+}
+
+func (c *common) serverCommand() *cobra.Command {
+	var flags serverFlags
+	cmd := &cobra.Command{
+		Use:   "server --listen ADDRESS",
+		Short: "Run a server, which has the state of several machines",
+		Long: `Runs a server in the foreground until it is interrupted. Agents connect to it over
+HTTPS: see "stowage token create --help" and "stowage agent --help". The other commands
+use the server's --data-dir, on the same machine. A file that is applied says which
+machine gets the storage, as in "machine: web".
+
+The server is no machine: to have storage on the same machine, run an agent beside it.
+It provisions the environment's storage itself: --provider NAME=PATH adds a provider
+whose volumes a program of yours makes and attaches to the machines.
+
+When the server stops, the storage stays in place, and the agents wait.`,
+		Args: noArgs("leave the argument out"),
+		RunE: runE(func(cmd *cobra.Command, _ []string) error {
+			return c.runServer(cmd.Context(), flags)
+		}),
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVar(&flags.listen, "listen", "", "host and port on which agents are served, such as 0.0.0.0:7117")
+	cmd.Flags().BoolVar(&flags.acceptRestored, "accept-restored", false,
+		"after the state was restored from a backup: the machines have the environment's storage as it says, and no other")
+	if err := cmd.MarkFlagRequired("listen"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+func (c *common) runServer(ctx context.Context, flags serverFlags) error {
+	config, err := flags.check()
+	if err != nil {
+		return err
+	}
+	dataDir, socket, err := c.paths()
+	if err != nil {
+		return err
+	}
+	logger, _, err := c.startLogging("stowage.server", flags.logLevel)
+	if err != nil {
+		return err
+	}
+	config.Logger = logger
+	s, err := server.New(server.Config{
+		Config:         config,
+		DataDir:        dataDir,
+		SocketPath:     socket,
+		Listen:         flags.listen,
+		AcceptRestored: flags.acceptRestored,
+	})
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, s.Kill)
+	defer stop()
+	return s.Wait()
+}
+
+// agentFlags are the flags of a server's agent.
+type agentFlags struct {
+	processFlags
+	server, token, tokenFile, machine string
+}
+
+func (c *common) agentCommand() *cobra.Command {
+	var flags agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent --server URL",
+		Short: "Run the agent of a machine whose state is on a server",
+		Long: `Runs the agent of a machine in the foreground until it is interrupted. It makes and
+attaches the storage that the server's state has for the machine.
+
+The first time it needs a token, which "stowage token create --role machine" prints on
+the server: with --token, --token-file or $STOWAGE_TOKEN. From then on it has a
+certificate in its data directory, and the token may be empty.
+
+Storage in use is left alone when the agent stops, when the server is gone, and when the
+server refuses the agent.`,
+		Args: noArgs("leave the argument out"),
+		RunE: runE(func(cmd *cobra.Command, _ []string) error {
+			return c.runAgent(cmd.Context(), flags)
+		}),
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVar(&flags.server, "server", "", "URL of the server, such as https://storage.example.com:7117")
+	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the agent joins the server ($STOWAGE_TOKEN)")
+	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
+	cmd.Flags().StringVar(&flags.machine, "machine", "", "name of the machine (default: the host name)")
+	if err := cmd.MarkFlagRequired("server"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
+	config, err := flags.check()
+	if err != nil {
+		return err
+	}
+	token, err := c.readToken(flags)
+	if err != nil {
+		return err
+	}
+	dataDir, _, err := c.paths()
+	if err != nil {
+		return err
+	}
+	lacks, err := checkPrivileges()
+	if err != nil {
+		return err
+	}
+	logger, _, err := c.startLogging("stowage.agent", flags.logLevel)
+	if err != nil {
+		return err
+	}
+	config.Logger = logger
+	for _, lack := range lacks {
+		logger.Warningf("%s", lack)
+	}
+	a, err := remote.New(ctx, remote.Config{
+		Config:  config,
+		DataDir: dataDir,
+		Server:  flags.server,
+		Token:   token,
+		Machine: flags.machine,
+	})
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, a.Kill)
+	defer stop()
+	return a.Wait()
+}
+
+// maxToken bounds the size of a file with a token, in bytes.
+const maxToken = 4096
+
+// readToken returns the token of the flags or the environment, or an empty one.
+func (c *common) readToken(flags agentFlags) (string, error) {
+	switch {
+	case flags.token != "" && flags.tokenFile != "":
+		return "", errors.WithType(errors.New("--token and --token-file are two tokens: use one of them"), errUsage)
+	case flags.tokenFile == "":
+		return orElse(flags.token, c.Getenv("STOWAGE_TOKEN")), nil
+	}
+	in := c.Stdin
+	if flags.tokenFile != "-" {
+		file, err := os.Open(flags.tokenFile)
+		if err != nil {
+			return "", errors.Trace(err)
+		}
+		defer func() { _ = file.Close() }()
+		in = file
+	}
+	content, err := io.ReadAll(io.LimitReader(in, maxToken))
+	return strings.TrimSpace(string(content)), errors.Annotate(err, "reading the token")
+}

@@ -192,6 +192,9 @@ func (c *Client) Kill() { c.tomb.Kill(nil) }
 // Wait implements worker.Worker. When it returns, all calls and watchers have ended.
 func (c *Client) Wait() error { return c.tomb.Wait() }
 
+// Dead returns a channel that is closed when Wait would return at once.
+func (c *Client) Dead() <-chan struct{} { return c.tomb.Dead() }
+
 // Close is Kill and Wait.
 func (c *Client) Close() error {
 	c.Kill()

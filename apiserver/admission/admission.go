@@ -133,7 +133,7 @@ func (h *Handler) Wait() error {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.routes.ServeHTTP(w, r) }
 
 // enrolment returns the enrolment of the agent whose certificate came with a request. The error
-// satisfies errors.IsUnauthorized if there is none that counts.
+// satisfies errors.IsUnauthorized unless it is admitted.
 func (h *Handler) enrolment(r *http.Request) (state.Enrolment, error) {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return state.Enrolment{}, errors.NewUnauthorized(nil, "a certificate is needed")

@@ -83,7 +83,7 @@ func ParseCA(certificate, key []byte) (*CA, error) {
 	if err != nil {
 		return nil, errors.Annotate(err, "certificate authority")
 	}
-	signer, err := parseKey(key)
+	signer, err := ParseKey(key)
 	if err != nil {
 		return nil, errors.Annotate(err, "certificate authority")
 	}
@@ -197,7 +197,8 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 	return certificate, nil
 }
 
-func parseKey(data []byte) (crypto.Signer, error) {
+// ParseKey returns the private key that [NewKey] has encoded.
+func ParseKey(data []byte) (crypto.Signer, error) {
 	der, err := only(keyBlock, data)
 	if err != nil {
 		return nil, errors.Trace(err)

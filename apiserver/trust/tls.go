@@ -22,7 +22,7 @@ func (c Credentials) load() (tls.Certificate, *x509.CertPool, error) {
 	if err != nil {
 		return tls.Certificate{}, nil, errors.Annotate(err, "certificate")
 	}
-	key, err := parseKey(c.Key)
+	key, err := ParseKey(c.Key)
 	if err != nil {
 		return tls.Certificate{}, nil, errors.Annotate(err, "key")
 	}

@@ -8,23 +8,29 @@ import (
 	"strings"
 )
 
-// Agent is an agent that runs, or has run.
+// Agent is an agent or a server that runs, or has run.
 type Agent struct {
 	cmd *exec.Cmd
-	// Listening is closed when the agent accepts commands.
+	// Listening is closed when it accepts commands, or, for a server's agent, is connected.
 	Listening <-chan struct{}
 	// Ended is closed when the agent has ended.
 	Ended <-chan struct{}
 	err   error
 }
 
-// Start starts an agent, which appends its log to a file.
+// Start starts an agent with a state of its own, which appends its log to a file.
 func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
+	return s.StartAs("run", "listening on "+s.DataDir, logFile, args...)
+}
+
+// StartAs is Start for a server or a server's agent: verb is the command, and ready a part of the
+// message that it logs when it is ready, for which Listening is closed.
+func (s Stowage) StartAs(verb, ready, logFile string, args ...string) (*Agent, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(s.Binary, append([]string{"run", "--data-dir", s.DataDir, "--log-level", "debug"}, args...)...)
+	cmd := exec.Command(s.Binary, append([]string{verb, "--data-dir", s.DataDir, "--log-level", "debug"}, args...)...)
 	start := s.StartProcess
 	if start == nil {
 		start = (*exec.Cmd).Start
@@ -46,7 +52,7 @@ func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			fmt.Fprintln(log, lines.Text())
-			if !told && strings.Contains(lines.Text(), "listening on "+s.DataDir) {
+			if !told && strings.Contains(lines.Text(), ready) {
 				told = true
 				close(listening)
 			}

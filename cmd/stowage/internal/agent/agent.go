@@ -73,6 +73,9 @@ func New(config Config) (*Agent, error) {
 	if err := dir.Prepare(); err != nil {
 		return nil, errors.Trace(err)
 	}
+	if err := dir.CheckUse(datadir.UseRun); err != nil {
+		return nil, errors.Trace(err)
+	}
 	store, err := dir.OpenStore()
 	if err != nil {
 		return nil, errors.Trace(err)

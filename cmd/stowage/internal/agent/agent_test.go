@@ -346,7 +346,10 @@ func TestUnknownNamesChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, a, all(2, status.Attached))
-	for _, change := range []func(context.Context, []string) error{a.Attach, a.Detach, a.Remove} {
+	attach := func(ctx context.Context, names []string) error {
+		return a.Attach(ctx, control.AttachArgs{Names: names})
+	}
+	for _, change := range []func(context.Context, []string) error{attach, a.Detach, a.Remove} {
 		for _, name := range []string{"nowhere", "data/2", "dat", ""} {
 			err := change(t.Context(), []string{"data", name})
 			if !errors.Is(err, errors.NotFound) || err.Error() != fmt.Sprintf("storage %q not found", name) {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
@@ -20,18 +20,10 @@ import (
 // identify creates the environment and the machine in a new state. They never change
 // afterwards.
 func (a *Agent) identify() error {
-	environ, err := a.state.EnvironConfig()
-	if errors.Is(err, errors.NotFound) {
-		attrs := map[string]any{"name": "stowage", "type": "local", "uuid": a.state.UUID()}
-		if err := a.state.SetEnvironConfig(attrs); err != nil {
-			return errors.Trace(err)
-		}
-		environ, err = a.state.EnvironConfig()
-	}
-	if err != nil {
+	var err error
+	if a.model, err = process.EnsureEnviron(a.state); err != nil {
 		return errors.Trace(err)
 	}
-	a.model = names.NewModelTag(environ.UUID())
 	if err := a.state.EnsureMachine(machine); err != nil {
 		return errors.Trace(err)
 	}

@@ -24,6 +24,8 @@ const (
 	stateFile  = "state.db"
 	markFile   = "state.mark"
 	storageDir = "storage"
+	serverDir  = "server"
+	agentDir   = "agent"
 
 	// newState is what an interrupted first start leaves of the state file.
 	newState = stateFile + ".new"
@@ -37,6 +39,48 @@ func (d Dir) MarkFile() string { return filepath.Join(string(d), markFile) }
 
 // Storage returns the directory in which each provider has a directory.
 func (d Dir) Storage() string { return filepath.Join(string(d), storageDir) }
+
+// Server returns the directory of a server's own files, such as the key of its authority.
+func (d Dir) Server() string { return filepath.Join(string(d), serverDir) }
+
+// Agent returns the directory of the files of a server's agent, such as its certificate.
+func (d Dir) Agent() string { return filepath.Join(string(d), agentDir) }
+
+// Use is what a data directory is used for. A directory has one use for ever.
+type Use string
+
+const (
+	// UseRun is an agent with a state of its own, "stowage run".
+	UseRun Use = "run"
+	// UseServer is a server, and UseAgent an agent of a server.
+	UseServer Use = "server"
+	UseAgent  Use = "agent"
+)
+
+// CheckUse returns an error if the directory has another use.
+func (d Dir) CheckUse(want Use) error {
+	use, err := d.Use()
+	if err == nil && use != "" && use != want {
+		err = errors.Errorf("%s is the data directory of `stowage %s`: choose another --data-dir", d, use)
+	}
+	return errors.Trace(err)
+}
+
+// Use returns what the directory is used for, or an empty Use for a new directory.
+func (d Dir) Use() (Use, error) {
+	for _, sign := range []struct {
+		path string
+		use  Use
+	}{{d.Server(), UseServer}, {d.Agent(), UseAgent}, {d.StateFile(), UseRun}} {
+		_, err := os.Lstat(sign.path)
+		if err == nil {
+			return sign.use, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", errors.Annotate(err, "finding out what the data directory is used for")
+		}
+	}
+	return "", nil
+}
 
 // StorageDirectories returns the directories in which local providers keep storage, whether or
 // not they exist.
@@ -78,7 +122,7 @@ func (d Dir) checkEntries() error {
 	foreign := false
 	for _, entry := range entries {
 		switch entry.Name() {
-		case stateFile, markFile, storageDir:
+		case stateFile, markFile, storageDir, serverDir, agentDir:
 			return nil
 		case newState, "lost+found": // lost+found is in the root of a filesystem
 		default:

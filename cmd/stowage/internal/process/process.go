@@ -64,6 +64,9 @@ type Process struct {
 	// Config is read only.
 	Config  Config
 	Metrics *prometheus.Registry
+	// Interrupt, if set, is called when the process is killed and its workers have not ended
+	// soon: it ends what they may be waiting for.
+	Interrupt func()
 
 	tomb   tomb.Tomb
 	engine *dependency.Engine
@@ -115,11 +118,24 @@ func (p *Process) wait() error {
 	select {
 	case <-p.tomb.Dying():
 		p.engine.Kill()
-		return <-ended
 	case err := <-ended:
 		return err
 	}
+	if p.Interrupt != nil {
+		grace := p.Config.Clock.NewTimer(gracePeriod)
+		defer grace.Stop()
+		select {
+		case err := <-ended:
+			return err
+		case <-grace.Chan():
+			p.Interrupt()
+		}
+	}
+	return <-ended
 }
+
+// gracePeriod is how long workers may take to end before they are interrupted.
+const gracePeriod = 2 * time.Second
 
 // Kill implements worker.Worker.
 func (p *Process) Kill() { p.tomb.Kill(nil) }

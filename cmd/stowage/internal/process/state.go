@@ -2,10 +2,12 @@ package process
 
 import (
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/state/statefile"
 )
@@ -40,4 +42,20 @@ func (p *Process) StartControl(path string, backend control.Backend) (worker.Wor
 // contents of a damaged state must not be acted on, and a state that has failed does not recover.
 func IsStateFatal(err error) bool {
 	return errors.Is(err, boltkv.ErrDamaged) || errors.Is(err, boltkv.ErrUnreadable)
+}
+
+// EnsureEnviron creates the environment in a new state, and returns its model.
+func EnsureEnviron(st *state.State) (names.ModelTag, error) {
+	environ, err := st.EnvironConfig()
+	if errors.Is(err, errors.NotFound) {
+		attrs := map[string]any{"name": "stowage", "type": "local", "uuid": st.UUID()}
+		if err := st.SetEnvironConfig(attrs); err != nil {
+			return names.ModelTag{}, errors.Trace(err)
+		}
+		environ, err = st.EnvironConfig()
+	}
+	if err != nil {
+		return names.ModelTag{}, errors.Trace(err)
+	}
+	return names.NewModelTag(environ.UUID()), nil
 }

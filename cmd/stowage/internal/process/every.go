@@ -1,0 +1,38 @@
+package process
+
+import (
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/worker/v4"
+	"gopkg.in/tomb.v2"
+)
+
+// every is a worker that does something again and again.
+type every struct{ tomb tomb.Tomb }
+
+// Every returns a worker that calls do at once and after each interval. An error of do ends it.
+func Every(clock clock.Clock, interval time.Duration, do func() error) worker.Worker {
+	w := &every{}
+	w.tomb.Go(func() error {
+		for {
+			if err := do(); err != nil {
+				return err
+			}
+			timer := clock.NewTimer(interval)
+			select {
+			case <-w.tomb.Dying():
+				timer.Stop()
+				return tomb.ErrDying
+			case <-timer.Chan():
+			}
+		}
+	})
+	return w
+}
+
+// Kill implements worker.Worker.
+func (w *every) Kill() { w.tomb.Kill(nil) }
+
+// Wait implements worker.Worker.
+func (w *every) Wait() error { return w.tomb.Wait() }

@@ -1,0 +1,419 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+)
+
+// site is a server and its agents, all on this host. The commands of machine are those of the
+// server.
+type site struct {
+	*machine
+	address string
+	running []*process
+}
+
+// process is the server, or an agent.
+type process struct {
+	*command.Agent
+	site *site
+	name string
+	log  string
+}
+
+func newSite(t *testing.T) *site {
+	m := newMachine(t)
+	// The server gets a free port; nobody else is likely to take it when it is restarted.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{machine: m, address: listener.Addr().String()}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.end) // before the cleanup of machine
+	return s
+}
+
+// end ends what still runs.
+func (s *site) end() {
+	for _, p := range s.running {
+		select {
+		case <-p.Ended:
+		default:
+			p.kill()
+		}
+		if s.Failed() {
+			log, err := os.ReadFile(p.log)
+			s.Logf("log of %s (%v):\n%s", p.name, err, log)
+		}
+	}
+}
+
+// launch starts a process, and waits until it is ready.
+func (s *site) launch(name, verb, ready string, args ...string) *process {
+	s.Helper()
+	p := s.begin(name, verb, ready, args...)
+	select {
+	case <-p.Listening:
+	case <-p.Ended:
+		s.Fatalf("%s ended at once: %v", name, p.Err())
+	case <-time.After(waitTimeout):
+		s.Fatalf("%s is not ready", name)
+	}
+	return p
+}
+
+// begin starts a process.
+func (s *site) begin(name, verb, ready string, args ...string) *process {
+	s.Helper()
+	p := &process{site: s, name: name, log: filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", name, len(s.running)))}
+	var err error
+	p.Agent, err = command.Stowage{Binary: stowage, DataDir: s.dataOf(name)}.StartAs(verb, ready, p.log, args...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.running = append(s.running, p)
+	return p
+}
+
+// dataOf returns the data directory of the server, or of the agent of a machine.
+func (s *site) dataOf(name string) string {
+	if name == "server" {
+		return s.data
+	}
+	return filepath.Join(s.dir, name)
+}
+
+func (s *site) startServer(args ...string) *process {
+	s.Helper()
+	return s.launch("server", "server", "listening on ", append([]string{"--listen", s.address}, args...)...)
+}
+
+// startAgent starts the agent of a machine. token is empty once it is enrolled.
+func (s *site) startAgent(name, token string, args ...string) *process {
+	s.Helper()
+	return s.launch(name, "agent", "connected to ", s.agentArgs(name, token, args...)...)
+}
+
+func (s *site) agentArgs(name, token string, args ...string) []string {
+	return append([]string{"--server", "https://" + s.address, "--token", token, "--machine", name}, args...)
+}
+
+// token makes a token for a machine.
+func (s *site) token(args ...string) string {
+	s.Helper()
+	return strings.TrimSpace(s.must(append([]string{"token", "create", "--role", "machine"}, args...)...).Stdout)
+}
+
+// stop asks the process to end, which it does without an error or a warning.
+func (p *process) stop() {
+	p.site.Helper()
+	before, err := os.ReadFile(p.log)
+	if err != nil {
+		p.site.Fatal(err)
+	}
+	if err := p.Signal(os.Interrupt); err != nil {
+		p.site.Fatal(err)
+	}
+	if err := p.end(); err != nil {
+		p.site.Errorf("%s ended with: %v", p.name, err)
+	}
+	after, err := os.ReadFile(p.log)
+	if err != nil {
+		p.site.Fatal(err)
+	}
+	if said := string(after[len(before):]); strings.Contains(said, "WARNING") || strings.Contains(said, "ERROR") {
+		p.site.Errorf("when it is asked to end, %s says:\n%s", p.name, said)
+	}
+}
+
+func (p *process) kill() {
+	p.site.Helper()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		p.site.Fatal(err)
+	}
+	_ = p.end() // it was killed
+}
+
+// end waits until the process has ended, and returns its error.
+func (p *process) end() error {
+	p.site.Helper()
+	select {
+	case <-p.Ended:
+		return p.Err()
+	case <-time.After(waitTimeout):
+		p.site.Fatalf("%s does not end", p.name)
+		return nil
+	}
+}
+
+// says waits until the process has ended with an error, and says a text.
+func (p *process) says(text string) {
+	p.site.Helper()
+	err := p.end()
+	log, readErr := os.ReadFile(p.log)
+	if readErr != nil {
+		p.site.Fatal(readErr)
+	}
+	if err == nil || !strings.Contains(string(log), text) {
+		p.site.Errorf("%s ended with %v, and does not say %q:\n%s", p.name, err, text, log)
+	}
+}
+
+// machines returns the status of each machine by name.
+func (s *site) machines() map[string]string {
+	s.Helper()
+	var list []struct {
+		Name     string    `json:"name"`
+		Status   string    `json:"status"`
+		LastSeen time.Time `json:"last-seen"`
+	}
+	if err := json.Unmarshal([]byte(s.must("machines", "-o", "json").Stdout), &list); err != nil {
+		s.Fatal(err)
+	}
+	found := make(map[string]string)
+	for _, m := range list {
+		found[m.Name] = m.Status
+		if m.Status == "up" && time.Since(m.LastSeen) > waitTimeout {
+			s.Errorf("machine %s is up, and was last seen at %v", m.Name, m.LastSeen)
+		}
+	}
+	return found
+}
+
+// write and read use a file of storage.
+func (s *site) write(name, text string) {
+	s.Helper()
+	if err := os.WriteFile(filepath.Join(s.mount(name), "file"), []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) read(name string) string {
+	s.Helper()
+	content, err := os.ReadFile(filepath.Join(s.mount(name), "file"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(content)
+}
+
+const siteSpec = `storage:
+- {name: a, directive: "loop,16M", kind: filesystem, mount: MNT/a, machine: web}
+- {name: b, directive: "loop,8M", kind: block, machine: db}
+- {name: c, directive: "rootfs,8M", kind: filesystem, mount: MNT/c, machine: db}
+`
+
+// A server and its agents provision the storage of each machine on it, and storage in use
+// outlives each of them.
+func TestServerWithAgents(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startServer()
+	if s.must("status").Stdout == "" || len(s.machines()) > 0 {
+		t.Errorf("a new server has machines: %v", s.machines())
+	}
+	s.writeSpec(siteSpec)
+	if r := s.run("apply", "-f", s.spec); r.Code != 1 || !strings.Contains(r.Stderr, `machine: "web" is not known: there are no machines yet`) {
+		t.Errorf("storage for an unknown machine:\n%s", r.All())
+	}
+	web, db := s.startAgent("web", s.token()), s.startAgent("db", s.token())
+	s.poll("not both machines are up", func() bool {
+		up := s.machines()
+		return len(up) == 2 && up["web"] == "up" && up["db"] == "up"
+	})
+	s.apply()
+	for name, want := range map[string]string{"a": "web", "b": "db", "c": "db"} {
+		if got := s.status()[name]; len(got.Attachments) != 1 || got.Attachments[0].Machine != want || got.Location == "" {
+			t.Errorf("storage %s is %+v, want it on machine %s", name, got, want)
+		}
+	}
+	s.write("a", "precious")
+
+	web.kill()
+	s.must("detach", "a")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after its agent was killed, the storage has %q", got)
+	}
+	web = s.startAgent("web", "")
+	s.must("detach", "a", "--wait")
+	s.must("attach", "a", "--wait")
+
+	server.kill()
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after the server was killed, the storage has %q", got)
+	}
+	server = s.startServer()
+	s.must("detach", "a", "b", "c", "--wait")
+	web.stop()
+	server.stop()
+	db.stop() // without a connection
+	server, web, db = s.startServer(), s.startAgent("web", ""), s.startAgent("db", "")
+	s.must("attach", "a", "b", "c", "--wait")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("the storage has %q", got)
+	}
+	s.must("remove", "a", "b", "c", "--wait")
+	for _, p := range []*process{db, web, server} {
+		p.stop()
+	}
+	s.wantNoStorageIn("web", "db")
+}
+
+// wantNoStorageIn checks that agents have left no storage in their directories.
+func (s *site) wantNoStorageIn(names ...string) {
+	s.Helper()
+	for _, name := range names {
+		for _, pattern := range []string{"loop/volumes/*", "rootfs/filesystems/*", "*/records/*.json"} {
+			left, err := filepath.Glob(filepath.Join(s.dataOf(name), "storage", pattern))
+			if err != nil {
+				s.Fatal(err)
+			}
+			for _, path := range left {
+				s.Errorf("left %s", path)
+			}
+		}
+	}
+}
+
+// What may not join or go on is refused, says why, and harms nothing.
+func TestAgentsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startServer()
+	web := s.startAgent("web", s.token())
+	s.writeSpec(`storage: [{name: a, directive: "loop,16M", kind: filesystem, mount: MNT/a, machine: web}]`)
+	s.apply()
+	s.write("a", "precious")
+
+	refused := func(name, text string, args ...string) {
+		t.Helper()
+		s.begin(name, "agent", "connected to ", args...).says(text)
+	}
+	used := s.token()
+	other := s.startAgent("other", used)
+	refused("new", "is not enrolled: make a token with", s.agentArgs("new", "")...)
+	refused("new", "a token has three parts", s.agentArgs("new", "secret")...)
+	refused("new", "the token is not valid for role machine", s.agentArgs("new", used)...)
+	refused("new", "there is a machine with this name", s.agentArgs("web", s.token())...)
+	refused("new", `the token is for machine "third"`, s.agentArgs("new", s.token("--machine", "third"))...)
+	refused("web", "another agent runs in", s.agentArgs("web", "")...)
+	other.stop()
+	refused("other", `is that of machine "other", not of "third"`, s.agentArgs("third", "")...)
+
+	// A copy of the directory of an agent says so before it does anything.
+	web.stop()
+	if out, err := exec.Command("cp", "-a", s.dataOf("web"), s.dataOf("copy")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	refused("copy", "is not the directory in which its agent was enrolled", s.agentArgs("web", "")...)
+	copied := command.Stowage{Binary: stowage, DataDir: s.dataOf("copy")}
+	for _, test := range []struct{ args, want string }{
+		{"adopt-dir --copy", "delete the copy"},
+		{"recover", "has no state, since it is that of a server's agent"},
+		{"restore FILE", "has no state, since it is that of a server's agent"},
+		{"run", "is the data directory of `stowage agent`"},
+	} {
+		if r, err := copied.Run(t.Context(), strings.Fields(test.args)...); err != nil || r.Code != 1 || !strings.Contains(r.Stderr, test.want) {
+			t.Errorf("%s: %v, want %q:\n%s", test.args, err, test.want, r.All())
+		}
+	}
+	if r := s.run("run"); r.Code != 1 || !strings.Contains(r.Stderr, "is the data directory of `stowage server`") {
+		t.Errorf("an agent in the directory of a server:\n%s", r.All())
+	}
+
+	// The agent goes on in its own directory, until another one replaces it.
+	web = s.startAgent("web", "")
+	replacement := s.launch("replacement", "agent", "connected to ", s.agentArgs("web", s.token("--machine", "web"))...)
+	web.says("stowage: the server refuses this agent, and its storage stays as it is: ")
+	web.says("its agent was replaced by another one")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("the storage has %q", got)
+	}
+	for _, p := range []*process{replacement, server} {
+		p.stop()
+	}
+	unmountAndDetach(t, s.dir)
+}
+
+// A directory that was moved is used again once that is confirmed.
+func TestMovedAgent(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startServer()
+	web := s.startAgent("web", s.token())
+	s.writeSpec(`storage: [{name: a, directive: "loop,16M", kind: filesystem, mount: MNT/a, machine: web}]`)
+	s.apply()
+	s.write("a", "precious")
+	s.must("detach", "a", "--wait")
+	web.stop()
+	moved := s.dataOf("moved")
+	if out, err := exec.Command("sh", "-c", `cp -a "$0" "$1" && rm -r "$0"`, s.dataOf("web"), moved).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if r, err := (command.Stowage{Binary: stowage, DataDir: moved}).Run(t.Context(), "adopt-dir", "--moved"); err != nil || r.Code != 0 {
+		t.Fatalf("%v\n%s", err, r.All())
+	}
+	web = s.launch("moved", "agent", "connected to ", s.agentArgs("web", "")...)
+	s.must("attach", "a", "--wait")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("the storage has %q", got)
+	}
+	s.must("remove", "a", "--wait")
+	web.stop()
+	server.stop()
+}
+
+// After a restore, the environment's storage waits until somebody has made sure of it; that of
+// the machines does not.
+func TestRestoredServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startServer()
+	web := s.startAgent("web", s.token())
+	s.writeSpec(siteSpec[:strings.Index(siteSpec, "- {name: b")])
+	s.apply()
+	backup := filepath.Join(s.dir, "backup")
+	s.must("backup", backup)
+	s.must("detach", "a", "--wait")
+	server.stop()
+	s.must("restore", backup)
+	server = s.startServer()
+	s.must("attach", "a", "--wait")
+	log, err := os.ReadFile(server.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(log), "start the server with --accept-restored") {
+		t.Errorf("the server says nothing about the restored state:\n%s", log)
+	}
+	if report := s.must("report").Stdout; strings.Contains(report, "environment-storage-provisioner") {
+		t.Errorf("the environment's storage is managed:\n%s", report)
+	}
+	server.stop()
+	server = s.startServer("--accept-restored")
+	if report := s.must("report").Stdout; !strings.Contains(report, "environment-storage-provisioner") {
+		t.Errorf("the environment's storage is not managed:\n%s", report)
+	}
+	server.stop()
+	server = s.startServer()
+	if report := s.must("report").Stdout; !strings.Contains(report, "environment-storage-provisioner") {
+		t.Errorf("the environment's storage is not managed after another start:\n%s", report)
+	}
+	s.must("remove", "a", "--wait")
+	web.stop()
+	server.stop()
+}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,6 +112,31 @@ rm -r "$DIR/copy" "$DIR/new"
 	}.run(t, m,
 		"/srv/", filepath.Join(m.dir, "mnt")+"/", "/backup/", filepath.Join(m.dir, "backup")+"/",
 		"/new/", filepath.Join(m.dir, "new")+"/", "/copy/", filepath.Join(m.dir, "copy")+"/")
+}
+
+func TestMachinesHowTo(t *testing.T) {
+	m := newMachine(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	page{
+		name: "howto/machines.md", blocks: 7,
+		prelude: `set -m
+SERVER=$DIR/server WEB=$DIR/web DB=$DIR/db
+trap 'cat "$DIR"/*.log' ERR
+`,
+		after: map[int]string{
+			4: "echo precious >\"$DIR/mnt/pages/x\"\n",
+			5: "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
+			6: "grep -q . \"$DIR/token-web\"\n",
+		},
+		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "127.0.0.1:7117", address)
 }
 
 func TestTutorial(t *testing.T) {

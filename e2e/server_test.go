@@ -417,3 +417,37 @@ func TestRestoredServer(t *testing.T) {
 	web.stop()
 	server.stop()
 }
+
+// Storage of the environment is made by the server, with a program, and mounted by the agent of
+// the machine that has it.
+func TestEnvironmentStorageOfServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	disks := newProgram(s.machine)
+	server := s.startServer(disks.flag())
+	web, db := s.startAgent("web", s.token()), s.startAgent("db", s.token())
+	s.writeSpec(`storage:
+- {name: a, directive: "disks,16M", kind: filesystem, mount: MNT/a, machine: web}
+- {name: b, directive: "disks,16M", kind: block, machine: db}
+`)
+	s.apply()
+	s.write("a", "precious")
+	for name, want := range map[string]string{"a": "web", "b": "db"} {
+		if got := s.status()[name]; len(got.Attachments) != 1 || got.Attachments[0].Machine != want || got.Location == "" {
+			t.Errorf("storage %s is %+v, want it on machine %s", name, got, want)
+		}
+	}
+	s.must("detach", "b", "--wait")
+	if r := s.run("attach", "b"); r.Code != 1 || !strings.Contains(r.Stderr, "name one with --machine") {
+		t.Errorf("attaching storage of the environment to no machine:\n%s", r.All())
+	}
+	s.must("attach", "b", "--machine", "web", "--wait")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("the storage has %q", got)
+	}
+	s.must("remove", "a", "b", "--wait")
+	for _, p := range []*process{web, db, server} {
+		p.stop()
+	}
+	s.wantNoStorageIn("web", "db")
+}

@@ -51,6 +51,8 @@ type Config struct {
 	// Secrets, if set, makes the client open a session for each connection: it is a client of
 	// package apiserver/admission.
 	Secrets Secrets
+	// BootID identifies the time since the machine was started, for sessions.
+	BootID string
 	// Logger is required.
 	Logger Logger
 

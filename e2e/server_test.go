@@ -22,6 +22,8 @@ type site struct {
 	*machine
 	address string
 	running []*process
+	// binary is what starts processes.
+	binary string
 }
 
 // process is the server, or an agent.
@@ -39,7 +41,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{machine: m, address: listener.Addr().String()}
+	s := &site{machine: m, address: listener.Addr().String(), binary: stowage}
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,7 @@ func (s *site) begin(name, verb, ready string, args ...string) *process {
 	s.Helper()
 	p := &process{site: s, name: name, log: filepath.Join(s.dir, fmt.Sprintf("%s-%d.log", name, len(s.running)))}
 	var err error
-	p.Agent, err = command.Stowage{Binary: stowage, DataDir: s.dataOf(name)}.StartAs(verb, ready, p.log, args...)
+	p.Agent, err = command.Stowage{Binary: s.binary, DataDir: s.dataOf(name)}.StartAs(verb, ready, p.log, args...)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -449,5 +451,118 @@ func TestEnvironmentStorageOfServer(t *testing.T) {
 	for _, p := range []*process{web, db, server} {
 		p.stop()
 	}
+	s.wantNoStorageIn("web", "db")
+}
+
+// Storage of the environment moves with its data, and storage of a machine does not.
+func TestMoveStorage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	disks := newProgram(s.machine)
+	server := s.startServer(disks.flag())
+	web, db := s.startAgent("web", s.token()), s.startAgent("db", s.token())
+	s.writeSpec(`storage:
+- {name: a, directive: "disks,16M", kind: filesystem, mount: MNT/a, machine: web}
+- {name: b, directive: "disks,16M", kind: block, machine: web}
+- {name: c, directive: "loop,16M", kind: filesystem, mount: MNT/c, machine: web}
+`)
+	s.apply()
+	s.write("a", "precious")
+	for _, to := range []string{"db", "web", "db"} {
+		s.must("move", "a", "b", "--to", to, "--wait", "--timeout", "60s")
+		for _, name := range []string{"a", "b"} {
+			if got := s.status()[name]; len(got.Attachments) != 1 || got.Attachments[0].Machine != to || got.Location == "" {
+				t.Errorf("storage %s is %+v, want it on machine %s", name, got, to)
+			}
+		}
+		if got := s.read("a"); got != "precious" {
+			t.Errorf("on machine %s, the storage has %q", to, got)
+		}
+	}
+	refused := func(text string, args ...string) {
+		t.Helper()
+		if r := s.run(append([]string{"move"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, text) {
+			t.Errorf("move %q: want %q:\n%s", args, text, r.All())
+		}
+	}
+	refused("cannot leave it: add storage on the other machine, and copy the data to it", "c", "--to", "db")
+	refused(`machine "none" not found`, "a", "--to", "none")
+	refused(`storage "none" not found`, "none", "--to", "db")
+	s.must("remove", "a", "b", "c", "--wait")
+	for _, p := range []*process{web, db, server} {
+		p.stop()
+	}
+	s.wantNoStorageIn("web", "db")
+}
+
+// Storage of a machine that is off moves once somebody has said so. The machine's agent is refused
+// until the machine has been restarted.
+func TestFencedMachine(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	disks := newProgram(s.machine)
+	server := s.startServer(disks.flag(), "--unreachable-after", "1s")
+	web, db := s.startAgent("web", s.token()), s.startAgent("db", s.token())
+	s.writeSpec(`storage: [{name: a, directive: "disks,16M", kind: filesystem, mount: MNT/a, machine: web}]`)
+	s.apply()
+	s.write("a", "precious")
+	refused := func(code int, text string, args ...string) {
+		t.Helper()
+		if r := s.run(args...); r.Code != code || !strings.Contains(r.Stderr, text) {
+			t.Errorf("%q: want exit status %d and %q:\n%s", args, code, text, r.All())
+		}
+	}
+	refused(1, "its agent is connected", "machine", "fence", "web", "--confirmed")
+	unix.Sync() // what is written before the machine is off
+	web.kill()
+	s.poll("the machine is not unreachable", func() bool { return s.machines()["web"] == "unreachable" })
+	refused(1, "run `stowage machine fence web --confirmed`", "move", "a", "--to", "db")
+	refused(2, "repeat with --confirmed", "machine", "fence", "web")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("before the machine is fenced, the storage has %q", got)
+	}
+	if err := unix.Unmount(s.mount("a"), 0); err != nil { // the power cut
+		t.Fatal(err)
+	}
+	s.must("machine", "fence", "web", "--confirmed")
+	if got := s.machines()["web"]; got != "fenced" {
+		t.Errorf("the machine is %s", got)
+	}
+	s.must("move", "a", "--to", "db", "--wait", "--timeout", "60s")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after the move, the storage has %q", got)
+	}
+
+	s.begin("web", "agent", "connected to ", s.agentArgs("web", "")...).says("it has not been restarted since")
+	restarted := filepath.Join(s.dir, "restarted")
+	boot := filepath.Join(s.dir, "boot-id")
+	script := `#!/bin/sh
+exec unshare --mount --propagation private sh -c 'umount ` + s.mount("a") + ` && mount --bind ` + boot + ` /proc/sys/kernel/random/boot_id && exec ` + stowage + ` "$@"' sh "$@"
+`
+	for path, content := range map[string]string{restarted: script, boot: "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.binary = restarted
+	web = s.startAgent("web", "")
+	s.poll("the machine is not up", func() bool { return s.machines()["web"] == "up" })
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after the machine has returned, the storage has %q", got)
+	}
+	s.must("move", "a", "--to", "web", "--wait", "--timeout", "60s")
+	s.must("move", "a", "--to", "db", "--wait", "--timeout", "60s")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after it was on the machine again, the storage has %q", got)
+	}
+	web.stop()
+	s.must("remove", "a", "--wait")
+	s.poll("the machine is not unreachable", func() bool { return s.machines()["web"] == "unreachable" })
+	s.must("machine", "remove", "web")
+	if _, ok := s.machines()["web"]; ok {
+		t.Error("the machine is still there")
+	}
+	db.stop()
+	server.stop()
 	s.wantNoStorageIn("web", "db")
 }

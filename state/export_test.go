@@ -183,7 +183,8 @@ func (i *instance) violations() (broken []string) {
 	for _, e := range i.entities() {
 		backing := e == v && f != nil
 		never(rank(e.Life) == 0, "%s is %q", e.Tag, e.Life)
-		never((i.Life == life.Alive) != (e.Life == life.Alive), "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
+		leaving := e == f && i.Moved != nil && e.Life == life.Dead
+		never((i.Life == life.Alive) != (e.Life == life.Alive) && !leaving, "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
 		never(e.Life == life.Dying && e.Attachment == nil && !backing, "%s is dying and has nothing to wait for", e.Tag)
 		never(e.Life == life.Dead && (e.Attachment != nil || backing), "%s is dead while in use", e.Tag)
 		never(!slices.Contains(statusPriority, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
@@ -203,7 +204,7 @@ func (i *instance) violations() (broken []string) {
 	if v != nil && f != nil {
 		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.detaching()), "%s is detached under its filesystem", v.Tag)
 		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are on different machines", v.Tag, f.Tag)
-		making := f.Attempted && f.Info == nil
+		making := f.beingMade()
 		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.detaching() && !making, "%s is not being detached", v.Tag)
 		never(making && (v.Attachment == nil || v.Attachment.detaching()), "%s is detached under a filesystem that is being made", v.Tag)
 	}
@@ -225,7 +226,7 @@ func Seal(key string, record []byte) []byte { return seal(key, record) }
 // CheckChange returns the differences between two contents of a store that no single change
 // can make.
 func CheckChange(before, after map[string]string) (problems []string) {
-	old, now := instances(before), instances(after)
+	old, now, fenced := instances(before), instances(after), fencedMachines(after)
 	for name, i := range now {
 		was := old[name]
 		if was == nil {
@@ -234,10 +235,10 @@ func CheckChange(before, after map[string]string) (problems []string) {
 		for _, e := range i.entities() {
 			switch own := was.entity(e.Tag); {
 			case own != nil:
-				for _, broken := range e.violationsSince(own) {
+				for _, broken := range e.violationsSince(own, fenced) {
 					problems = append(problems, fmt.Sprintf("%s: %s %s", name, e.Tag, broken))
 				}
-			case len(was.entities()) > 0:
+			case len(was.entities()) > 0 && (i.Moved == nil || e != i.Filesystem):
 				problems = append(problems, fmt.Sprintf("%s: got %s when it was there already", name, e.Tag))
 			case isPrepared(before, e):
 				// Its number was handed out when the import was prepared.
@@ -252,7 +253,8 @@ func CheckChange(before, after map[string]string) (problems []string) {
 			i = &instance{}
 		}
 		for _, e := range was.entities() {
-			if i.entity(e.Tag) == nil && e.Life != life.Dead {
+			left := i.Moved != nil && e == was.Filesystem && e.Attachment == nil
+			if i.entity(e.Tag) == nil && e.Life != life.Dead && !left {
 				problems = append(problems, fmt.Sprintf("%s: %s was %s and is gone", name, e.Tag, e.Life))
 			}
 		}
@@ -261,7 +263,7 @@ func CheckChange(before, after map[string]string) (problems []string) {
 }
 
 // violationsSince returns the rules that a change of an entity broke.
-func (e *entity) violationsSince(was *entity) (broken []string) {
+func (e *entity) violationsSince(was *entity, fenced map[machineTag]bool) (broken []string) {
 	never := func(is bool, what string) {
 		if is {
 			broken = append(broken, what)
@@ -280,18 +282,29 @@ func (e *entity) violationsSince(was *entity) (broken []string) {
 		never(a != nil && (a.Info != nil || a.Plan != nil || a.detaching() && !a.Attempted), "has a new attachment that is not in its first state")
 		return broken
 	case a == nil:
-		never(had.Life == life.Alive, "lost an attachment that was alive")
+		never(had.Life == life.Alive && !fenced[had.Machine], "lost an attachment that was alive")
 		return broken
 	}
 	never(a.Machine != had.Machine, "went from machine to machine")
 	never(rank(a.Life) < rank(had.Life) || had.detaching() && !a.detaching(), "was being detached and is attached again")
 	never(had.Info != nil && a.Info == nil, "forgot what is attached")
 	if had.Plan != nil {
-		never(a.Plan == nil && had.Plan.Life == life.Alive, "lost a plan that was alive")
+		never(a.Plan == nil && had.Plan.Life == life.Alive && !fenced[had.Machine], "lost a plan that was alive")
 		never(a.Plan != nil && rank(a.Plan.Life) < rank(had.Plan.Life), "has a plan whose life went back")
 	}
 	never(had.detaching() && had.Plan == nil && a.Plan != nil, "got a plan while it was being detached")
 	return broken
+}
+
+func fencedMachines(contents map[string]string) map[machineTag]bool {
+	fenced := make(map[machineTag]bool)
+	for key, data := range contents {
+		if strings.HasPrefix(key, "machine/") {
+			record, _ := decodeAt[machineRecord](key, []byte(data))
+			fenced[machineTag(strings.Split(key, "/")[1])] = record.Fenced != nil
+		}
+	}
+	return fenced
 }
 
 func instances(contents map[string]string) map[string]*instance {

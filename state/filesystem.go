@@ -84,7 +84,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			VolumeTag:     i.backing(),
 			Size:          i.Size,
 			Provider:      i.Provider,
-			Attributes:    i.Attributes,
+			Attributes:    i.filesystemAttributes(),
 			Tags:          resourceTags,
 			Pool:          r.wirePool(i),
 		}

@@ -43,6 +43,19 @@ type instance struct {
 	// Uncounted says that the pool does not count the instance: the pool did not exist when
 	// the instance was recovered.
 	Uncounted bool `cbor:"12,keyasint,omitempty"`
+
+	// MoveTo is the machine to which the instance is to be attached once it is detached.
+	MoveTo machineTag `cbor:"13,keyasint,omitempty"`
+
+	// Moved is set once the instance has left the machine that its filesystem on a volume
+	// belonged to.
+	Moved *movedFilesystem `cbor:"14,keyasint,omitempty"`
+}
+
+// movedFilesystem is the filesystem of an instance on its former machine.
+type movedFilesystem struct {
+	// UUID is that of the entity; it is empty if the filesystem was never recorded as made.
+	UUID string `cbor:"1,keyasint,omitempty"`
 }
 
 // entity is the part of a record that is a volume or a filesystem.
@@ -304,12 +317,17 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 		return err
 	}
 	i.settle(tx.now)
+	if err := tx.settleMove(i); err != nil {
+		return err
+	}
 	tx.writeIndex(oldIndex, i.index(make([]keyedEntry, 0, maxIndexEntries), name))
 	for _, old := range oldStatuses {
-		switch e := i.entity(old.tag); {
-		case e == nil:
+		if i.entity(old.tag) == nil {
 			tx.remove(historyKey(old.tag))
-		case e.displayStatus() != old.status:
+		}
+	}
+	for _, e := range i.entities() {
+		if !slices.Contains(oldStatuses, entityStatus{e.Tag, e.displayStatus()}) {
 			tx.recordStatus(e)
 		}
 	}

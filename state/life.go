@@ -42,6 +42,9 @@ func (i *instance) attach(machine machineTag, generation uint64, now time.Time) 
 		}
 	}
 	for _, e := range i.entities() {
+		if e.Life != life.Alive {
+			return errors.NewNotYetAvailable(nil, e.Tag.String()+" is still leaving its machine: try again when it has")
+		}
 		if a := e.Attachment; a != nil && a.detaching() {
 			return errors.NewNotYetAvailable(nil, "it is still being detached from "+a.Machine.String()+": try again when it is detached")
 		}

@@ -28,6 +28,8 @@ type machineRecord struct {
 	Enrolled uint64 `cbor:"3,keyasint,omitempty"`
 	// Enroller is a hash of the token and the public key of the last of them.
 	Enroller []byte `cbor:"4,keyasint,omitempty"`
+	// Fenced is set while the machine counts as off.
+	Fenced *fence `cbor:"5,keyasint,omitempty"`
 }
 
 // CheckMachineName returns an error that satisfies errors.IsNotValid unless the name can be that
@@ -92,6 +94,8 @@ type Machine struct {
 	InstanceID coreinstance.Id
 	Session    SessionInfo
 	Presence   Presence
+	// Fenced is when the machine was fenced; the zero time for one that is not.
+	Fenced time.Time
 }
 
 // Machines returns all machines, sorted by name.
@@ -108,7 +112,12 @@ func (st *State) Machines() (all []Machine, err error) {
 				return errors.Annotatef(err, "key %q", key)
 			}
 			session, _ := read[sessionRecord](r, sessionKey(machineTag(at)))
+			var fenced time.Time
+			if record.Fenced != nil {
+				fenced = record.Fenced.Time
+			}
 			all = append(all, Machine{
+				Fenced:     fenced,
 				Tag:        tag,
 				Name:       cmp.Or(record.Name, tag.Id()),
 				InstanceID: record.InstanceID,

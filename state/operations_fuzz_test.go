@@ -189,7 +189,7 @@ func (o *operations) recoverAll() {
 // user makes a request of a user or of the agent.
 func (o *operations) user(op int) {
 	machine, names := choose(o, programMachines), several(o, o.name)
-	switch op % 16 {
+	switch op % 18 {
 	default:
 		p := o.params(names[0], machine)
 		if o.change(func() error { return o.AddStorage(p) }, "add %+v", p) == nil {
@@ -258,6 +258,31 @@ func (o *operations) user(op int) {
 		} else {
 			o.change(func() error { return o.SetInstanceId(machine, id) }, "%s is %q", machine, id)
 		}
+	case 16:
+		connected := o.next()%2 == 0
+		o.change(func() error { return o.SetConnected(machine, 0, connected, o.clock.Now()) }, "%s is connected: %t", machine, connected)
+		err := o.change(func() error { return o.MoveStorage(names, machine) }, "move %q to %s", names, machine)
+		for _, name := range names {
+			if err != nil {
+				break
+			}
+			if at := o.one(name).Attachments; len(at) > 0 {
+				o.checkShown(at[0].Machine == machine || at[0].Life != life.Alive, "%s is neither moved nor leaves its machine", name)
+			}
+		}
+	case 17:
+		err := o.change(func() error { return o.FenceMachine(machine) }, "fence %s", machine)
+		for _, name := range o.present() {
+			for _, a := range o.one(name).Attachments {
+				o.checkShown(err != nil || isBound(o.one(name)) || a.Machine != machine || a.Life != life.Alive, "%s stays attached to %s", name, machine)
+			}
+		}
+		if err == nil && o.next()%2 == 0 {
+			_ = o.change(func() error {
+				_, err := o.OpenSession(machine, "", "another boot")
+				return err
+			}, "%s is started again", machine)
+		}
 	case 15:
 		if o.next()%4 == 0 {
 			config := map[string]any{"name": "a", "type": "b", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d", "resource-tags": pick(o, "", "a=b", "=")}
@@ -271,6 +296,15 @@ func (o *operations) user(op int) {
 		machine = cmp.Or(machine, machine0)
 		o.change(func() error { return o.SetMachineBlockDevices(machine, devices) }, "%s has %+v", machine, devices)
 	}
+}
+
+// isBound reports whether the storage cannot leave its machine.
+func isBound(s state.Storage) bool {
+	e := s.Volume
+	if e == nil {
+		e = s.Filesystem
+	}
+	return e.Scope == storage.ScopeMachine
 }
 
 // source prepares an import once in a while, and cancels another.

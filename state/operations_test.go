@@ -291,7 +291,7 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 }
 
 // refusals are the kinds of errors that users get.
-var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable}
+var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable, errors.Unauthorized}
 
 // checkNotified checks that watchers have been notified of exactly what has changed.
 func (o *operations) checkNotified(before, after map[string]string) {
@@ -436,6 +436,14 @@ func (o *operations) lookAsUser() {
 func (o *operations) settleDown(before map[string]string) {
 	o.open()
 	o.must(o.StampsDone())
+	machines, err := o.Machines()
+	o.must(err)
+	for _, m := range machines {
+		if !m.Fenced.IsZero() {
+			_, err := o.OpenSession(m.Tag, "", "one more boot")
+			o.must(err)
+		}
+	}
 	o.work()
 	o.must(o.DetachStorage(o.present()))
 	o.work()
@@ -459,10 +467,10 @@ func (o *operations) settleDown(before map[string]string) {
 	o.must(err)
 	o.must(o.poolManager().Remove(slices.Collect(maps.Keys(pools))...))
 	// Sequences go on, and each machine has one key that is written to wake its worker.
-	// Machines and their records, the configuration, the identity of the state and prepared
+	// Machines, their sessions and records, the configuration, the identity of the state and prepared
 	// imports are not storage.
 	for key, value := range o.dump() {
-		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "device/", "bearers/", "machine/", "environ/", "identity", "importing/"}, func(prefix string) bool {
+		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "device/", "bearers/", "machine/", "session/", "presence/", "environ/", "identity", "importing/"}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)
 		})
 		if before[key] != value && storages {

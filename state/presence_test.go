@@ -13,7 +13,7 @@ func TestPresence(t *testing.T) {
 	w := newWorld(t)
 	open := func(secret string) state.Session {
 		t.Helper()
-		s, err := w.OpenSession(machine0, secret)
+		s, err := w.OpenSession(machine0, secret, "boot-1")
 		w.must(err)
 		w.must(w.ConfirmSession(s))
 		return s

@@ -34,6 +34,8 @@ type sessionRecord struct {
 	// Generation is that of the state in which the session began. After a restore, the secrets
 	// that agents have may be newer than those in the state.
 	Generation uint64 `cbor:"6,keyasint"`
+	// BootID is that of the machine when the session began.
+	BootID string `cbor:"7,keyasint,omitempty"`
 }
 
 // Session is a session of a machine's agent.
@@ -52,8 +54,9 @@ const ErrSessionEnded = errors.ConstError("the session has ended")
 // the last session that the agent has stored, and empty for its first. The error satisfies
 // errors.IsNotFound if there is no such machine, and errors.IsUnauthorized if the secret is not
 // the current one: then another agent uses a copy of the agent's directory. In a new generation
-// of the state, the first session of a machine needs no secret.
-func (st *State) OpenSession(machine names.MachineTag, secret string) (Session, error) {
+// of the state, the first session of a machine needs no secret. bootID identifies the time since
+// the machine was started; a machine that was fenced is refused until it has been restarted.
+func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (Session, error) {
 	at := newMachineTag(machine)
 	opened := Session{Machine: machine, Secret: rand.Text()}
 	refused := false
@@ -70,11 +73,15 @@ func (st *State) OpenSession(machine names.MachineTag, secret string) (Session, 
 			tx.write(sessionKey(at), &record)
 			return nil
 		}
+		if err := tx.endFence(at, bootID); err != nil {
+			return err
+		}
 		if record.Confirmed {
 			record.Former, record.Confirmed = record.Secret, false
 		}
 		record.Number++
 		record.Generation = generation
+		record.BootID = bootID
 		record.Secret = hashSecret(opened.Secret)
 		opened.Number = record.Number
 		tx.write(sessionKey(at), &record)

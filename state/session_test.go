@@ -14,7 +14,7 @@ import (
 // openSession opens and confirms a session of machine 0.
 func (w *world) openSession(secret string) state.Session {
 	w.t.Helper()
-	s, err := w.OpenSession(machine0, secret)
+	s, err := w.OpenSession(machine0, secret, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	return s
@@ -22,7 +22,7 @@ func (w *world) openSession(secret string) state.Session {
 
 func (w *world) wantRefused(what, secret string) {
 	w.t.Helper()
-	if _, err := w.OpenSession(machine0, secret); !errors.Is(err, errors.Unauthorized) {
+	if _, err := w.OpenSession(machine0, secret, "boot-1"); !errors.Is(err, errors.Unauthorized) {
 		w.t.Errorf("%s: %v", what, err)
 	}
 }
@@ -54,12 +54,12 @@ func TestSessionEndsTheOneBefore(t *testing.T) {
 			}
 		}
 	}
-	first, err := w.OpenSession(machine0, "")
+	first, err := w.OpenSession(machine0, "", "boot-1")
 	w.must(err)
 	check("before the session is confirmed", first, true)
 	w.must(w.ConfirmSession(first))
 	check("in a session", first, false)
-	second, err := w.OpenSession(machine0, first.Secret)
+	second, err := w.OpenSession(machine0, first.Secret, "boot-1")
 	w.must(err)
 	check("after another session was opened", first, true)
 	if err := w.ConfirmSession(first); !errors.Is(err, state.ErrSessionEnded) {
@@ -98,14 +98,14 @@ func TestSessionOfCopiedDirectory(t *testing.T) {
 // secret of this session or of the one before.
 func TestSessionThatWasNotConfirmed(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.OpenSession(machine0, "")
+	_, err := w.OpenSession(machine0, "", "boot-1")
 	w.must(err)
 	first := w.openSession("")
 	for _, stored := range []bool{false, true, false} {
-		lost, err := w.OpenSession(machine0, first.Secret)
+		lost, err := w.OpenSession(machine0, first.Secret, "boot-1")
 		w.must(err)
 		if stored {
-			lost, err = w.OpenSession(machine0, lost.Secret)
+			lost, err = w.OpenSession(machine0, lost.Secret, "boot-1")
 			w.must(err)
 		}
 		w.wantRefused("an agent without a secret", "")
@@ -135,11 +135,11 @@ func TestSessionAfterRestore(t *testing.T) {
 func TestSessionOfMissingMachine(t *testing.T) {
 	w := newWorld(t)
 	missing := names.NewMachineTag("7")
-	if _, err := w.OpenSession(missing, ""); !errors.Is(err, errors.NotFound) {
+	if _, err := w.OpenSession(missing, "", "boot-1"); !errors.Is(err, errors.NotFound) {
 		t.Errorf("a session of a machine that does not exist: %v", err)
 	}
 	w.openSession("")
-	s, err := w.OpenSession(machine1, "")
+	s, err := w.OpenSession(machine1, "", "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	w.must(w.RemoveMachine(machine1))

@@ -191,9 +191,10 @@ func (st *State) Apply(changes Changes) error {
 		}
 		for _, a := range changes.Attach {
 			err := changeEach(tx, []string{a.Name}, "attaching", func(i *instance) error {
-				if !tx.has(machineKey(newMachineTag(a.Machine))) {
-					return errors.NotFoundf("machine %s", a.Machine.Id())
+				if err := tx.checkTarget(newMachineTag(a.Machine)); err != nil {
+					return err
 				}
+				i.MoveTo = ""
 				return i.attach(newMachineTag(a.Machine), tx.identity().Generation, tx.now)
 			})
 			if err != nil {
@@ -262,6 +263,7 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "detaching", func(i *instance) error {
+			i.MoveTo = ""
 			i.assumeAttached(tx.identity().Generation)
 			i.top().beginDetach(tx.now)
 			return nil
@@ -483,8 +485,10 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	if !attach && (d.bound || d.volume && d.filesystem) {
 		return design{}, errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
 	}
-	if attach && !r.has(machineKey(newMachineTag(p.Machine))) {
-		return design{}, errors.NotFoundf("machine %s", p.Machine.Id())
+	if attach {
+		if err := r.checkTarget(newMachineTag(p.Machine)); err != nil {
+			return design{}, err
+		}
 	}
 
 	attributes := make(map[string]any)

@@ -264,7 +264,7 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if err != nil {
 		return agentwire.OpenSessionResult{}, errors.Trace(err)
 	}
-	s, err := h.config.State.OpenSession(e.Machine, args.Secret)
+	s, err := h.config.State.OpenSession(e.Machine, args.Secret, args.BootID)
 	if errors.Is(err, errors.Unauthorized) {
 		h.config.Logger.Warningf("refused an agent at %s: %v", r.RemoteAddr, err)
 	}

@@ -9,7 +9,7 @@
 //
 //	/v1/enrol            {"token": SECRET, "name": NAME, "key": KEY} → {"certificate": PEM}
 //	/v1/certificate      {"key": KEY} → {"certificate": PEM}
-//	/v1/session          {"secret": SECRET} → {"number": NUMBER, "secret": SECRET}
+//	/v1/session          {"secret": SECRET, "boot-id": ID} → {"number": NUMBER, "secret": SECRET}
 //	/v1/session/confirm  {"number": NUMBER} → {}
 //	/v1/agent/METHOD     see package agentapi; with the header Stowage-Session: NUMBER
 //
@@ -25,7 +25,8 @@
 //
 // An agent is refused for good (401) when its machine was removed, when another agent was
 // enrolled for its machine, and when its secret is not the current one: then another agent uses
-// a copy of its directory.
+// a copy of its directory. It is also refused when its machine was fenced and has the same boot ID
+// as before: then the machine was not off.
 //
 // # Presence
 //

@@ -38,6 +38,8 @@ type CertificateResult struct {
 type OpenSessionRequest struct {
 	// Secret is that of the last session that the agent has stored, or empty.
 	Secret string `json:"secret"`
+	// BootID identifies the time since the machine was started.
+	BootID string `json:"boot-id,omitempty"`
 }
 
 // OpenSessionResult is its result.

@@ -147,11 +147,10 @@ func (f *filesystem) makeNew(choice fsattr.Choice) error {
 			return errors.Trace(err)
 		}
 	}
-	id, err := uuid.NewRandom()
-	if err != nil {
-		return errors.Annotate(err, "choosing a UUID")
+	f.rec.Type, f.rec.UUID = kind.Name, storage.OwnerOf(f.rec.ResourceTags).EntityUUID
+	if f.rec.UUID == "" {
+		f.rec.UUID = uuid.NewString()
 	}
-	f.rec.Type, f.rec.UUID = kind.Name, id.String()
 	f.rec.MkfsOptions, f.rec.MountOptions = choice.Mkfs, choice.Mount
 	return f.format(kind)
 }

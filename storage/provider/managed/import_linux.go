@@ -43,12 +43,20 @@ func (f *filesystem) takeOver(found signature.Signature) error {
 		return errors.NewNotValid(nil, fmt.Sprintf("%s holds %s: only %s can be taken over",
 			f.dev.Path(), found, strings.Join(mkfs.Names(), ", ")))
 	}
-	owner, err := f.call.ownerOf(found.UUID)
+	known, owner, err := f.call.ownerOf(found.UUID)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if owner != "" {
-		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is already in use as %s: remove that filesystem first", found.Type, found.UUID, owner))
+	own := storage.OwnerOf(f.rec.ResourceTags)
+	switch {
+	case known == "":
+	case own.EntityUUID != "" && owner == own:
+		// It was on this machine before, and left while the machine was off.
+		if err := f.call.Records.Remove(known); err != nil {
+			return errors.Annotatef(err, "replacing the record of %s", known)
+		}
+	default:
+		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is already in use as %s: remove that filesystem first", found.Type, found.UUID, known))
 	}
 	if err := checkFree(f.dev); err != nil {
 		return errors.Annotate(err, "taking over the filesystem (unmount it first)")
@@ -57,24 +65,24 @@ func (f *filesystem) takeOver(found signature.Signature) error {
 	return f.ready()
 }
 
-// ownerOf returns the ID of the filesystem that has a UUID, or "".
-func (c *call) ownerOf(uuid string) (string, error) {
+// ownerOf returns the ID and the owner of the filesystem that has a UUID, or "".
+func (c *call) ownerOf(uuid string) (id string, owner storage.Owner, err error) {
 	ids, err := c.Records.List()
 	if err != nil {
-		return "", errors.Trace(err)
+		return "", owner, errors.Trace(err)
 	}
 	for _, id := range ids {
 		f, err := c.load(id)
 		if errors.Is(err, errors.NotFound) {
 			continue
 		} else if err != nil {
-			return "", errors.Trace(err)
+			return "", owner, errors.Trace(err)
 		}
 		if f.rec.UUID == uuid {
-			return id, nil
+			return id, storage.OwnerOf(f.rec.ResourceTags), nil
 		}
 	}
-	return "", nil
+	return "", owner, nil
 }
 
 // ImportFilesystem implements [storage.FilesystemImporter]. It takes over the filesystem whose
@@ -101,7 +109,7 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	known, err := c.ownerOf(uuid)
+	known, _, err := c.ownerOf(uuid)
 	if err != nil {
 		return none, errors.Trace(err)
 	}

@@ -2,6 +2,8 @@ package backend
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/juju/errors"
@@ -40,6 +42,9 @@ func (b *Backend) Machines(context.Context) ([]control.Machine, error) {
 		case server == nil:
 			wire[i].LastSeen = b.config.Clock.Now().UTC()
 			continue
+		case !m.Fenced.IsZero():
+			wire[i].Status = control.MachineFenced
+			wire[i].LastSeen = server.LastSeen(m).UTC().Truncate(time.Second)
 		case m.Presence.Since.IsZero():
 			wire[i].Status = control.MachinePending
 		case !m.Presence.Connected:
@@ -68,6 +73,54 @@ func (b *Backend) machineName(machine names.MachineTag) string {
 
 // errNoServer is the error of requests that need a server.
 var errNoServer = errors.NewNotSupported(nil, "this agent has one machine, its own: machines join a server, see `stowage server --help`")
+
+// Move implements control.Backend.
+func (b *Backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
+	if b.config.Server == nil {
+		return control.MoveResult{}, errNoServer
+	}
+	machine, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return control.MoveResult{}, errors.Trace(err)
+	}
+	err = b.change(args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
+	return control.MoveResult{Machine: b.machineName(machine)}, err
+}
+
+// FenceMachine implements control.Backend.
+func (b *Backend) FenceMachine(_ context.Context, name string) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	machine, err := b.state.MachineNamed(name)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(b.state.FenceMachine(machine))
+}
+
+// RemoveMachine implements control.Backend.
+func (b *Backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	machine, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
+	lost, err := b.state.LostWith(machine)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, name := range args.Lost {
+		if !slices.Contains(lost, name) {
+			return errors.NewNotValid(nil, fmt.Sprintf("storage %q is not lost with machine %s", name, args.Machine))
+		}
+	}
+	return errors.Trace(b.state.RemoveMachine(machine, args.Lost...))
+}
 
 // CreateToken implements control.Backend.
 func (b *Backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {

@@ -94,6 +94,21 @@ func (b *backend) Machines(context.Context) ([]control.Machine, error) {
 	return b.machines, b.err
 }
 
+func (b *backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
+	b.record("move %+v", args)
+	return control.MoveResult{Machine: "web"}, b.err
+}
+
+func (b *backend) FenceMachine(_ context.Context, machine string) error {
+	b.record("fence-machine %s", machine)
+	return b.err
+}
+
+func (b *backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
+	b.record("remove-machine %+v", args)
+	return b.err
+}
+
 func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
 	b.record("create-token %+v", args)
 	return "hash.id.secret", b.err

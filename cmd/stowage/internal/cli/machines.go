@@ -20,8 +20,9 @@ func (c *common) machinesCommand() *cobra.Command {
 		Use:   "machines",
 		Short: "List the machines",
 		Long: `Lists the machines. STATUS is "up" for a machine whose agent is connected,
-"unreachable" once it has not been connected for 40 seconds, and "pending" until it
-connects for the first time. Storage of a machine that is unreachable stays as it is.`,
+"unreachable" once it has not been connected for 40 seconds, "fenced" if somebody has said
+that it is off, and "pending" until it connects for the first time. Storage of a machine
+that is unreachable stays as it is.`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writeMachines)
@@ -54,6 +55,104 @@ func writeMachines(out io.Writer, machines []control.Machine) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(string(m.Status)), seen, message)
 	}
 	return w.Flush()
+}
+
+// machineCommand has the commands about one machine.
+func (c *common) machineCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "machine",
+		Short: "Fence or remove a machine",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return errors.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return errors.Errorf("name a command for %q: fence or remove; `stowage machines` lists the machines", cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(c.machineFenceCommand(), c.machineRemoveCommand())
+	return cmd
+}
+
+func (c *common) machineFenceCommand() *cobra.Command {
+	var confirmed bool
+	cmd := &cobra.Command{
+		Use:   "fence NAME --confirmed",
+		Short: "Say that a machine is off",
+		Long: `Says that a machine which is not connected is off, or has been restarted since it was
+last connected. Make sure of that first: what it had of the environment's storage can
+then be attached to another machine, and two machines that use it destroy the data.
+
+The storage is detached. "stowage move" attaches it elsewhere. Storage of the machine
+itself, such as that of pool loop, stays as it is.
+
+The agent of the machine is refused until the machine has been restarted; then the
+fence ends by itself. A machine whose agent is connected cannot be fenced.`,
+		Args: cobra.ExactArgs(1),
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
+			if !confirmed {
+				return errors.WithType(errors.Errorf("make sure that machine %s is off, or has been restarted since it was last connected; then repeat with --confirmed", args[0]), errUsage)
+			}
+			return client.FenceMachine(ctx, args[0])
+		}),
+	}
+	cmd.Flags().BoolVar(&confirmed, "confirmed", false, "you have made sure that the machine is off, or has been restarted")
+	return cmd
+}
+
+func (c *common) machineRemoveCommand() *cobra.Command {
+	var args control.RemoveMachineArgs
+	cmd := &cobra.Command{
+		Use:   "remove NAME [--lost STORAGE,...]",
+		Short: "Remove a machine that no longer exists",
+		Long: `Removes a machine from the state. Its agent is refused from then on. Storage that is on
+the machine is lost with it, and must be named with --lost; the error without it lists
+that storage. Storage of the environment is detached.`,
+		Args: cobra.ExactArgs(1),
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+			args.Machine = names[0]
+			return client.RemoveMachine(ctx, args)
+		}),
+	}
+	cmd.Flags().StringSliceVar(&args.Lost, "lost", nil, "storage that is lost with the machine, separated by commas")
+	return cmd
+}
+
+func (c *common) moveCommand() *cobra.Command {
+	var (
+		waiting waitFlags
+		args    control.MoveArgs
+	)
+	cmd := &cobra.Command{
+		Use:   "move NAME... --to MACHINE",
+		Short: "Move storage of the environment to another machine",
+		Long: `Detaches storage from its machine, and attaches it to another one, with its data. NAME
+also selects NAME/0, NAME/1, and so on. Storage that is on the disk or in the memory of
+a machine, such as that of pools loop, rootfs and tmpfs, cannot move.
+
+The machine that has the storage must be connected, so that it stops using it. If it is
+off, say so with "stowage machine fence" first.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			args.Names = names
+			moved, err := client.Move(ctx, args)
+			if err != nil {
+				return err
+			}
+			return waiting.waitFor(ctx, client, names, movedTo(moved.Machine), c.Stdout)
+		}),
+	}
+	cmd.Flags().StringVar(&args.Machine, "to", "", "name of the machine that is to have the storage")
+	waiting.addTo(cmd, "attached there")
+	if err := cmd.MarkFlagRequired("to"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
 }
 
 // tokenCommand lists tokens; so does its subcommand list.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ type serverFlags struct {
 	processFlags
 	listen         string
 	acceptRestored bool
+	absence        time.Duration
 }
 
 func (c *common) serverCommand() *cobra.Command {
@@ -42,6 +44,7 @@ When the server stops, the storage stays in place, and the agents wait.`,
 	}
 	flags.addTo(cmd)
 	cmd.Flags().StringVar(&flags.listen, "listen", "", "host and port on which agents are served, such as 0.0.0.0:7117")
+	cmd.Flags().DurationVar(&flags.absence, "unreachable-after", 40*time.Second, "how long an agent may be without a connection before its machine is shown as unreachable")
 	cmd.Flags().BoolVar(&flags.acceptRestored, "accept-restored", false,
 		"after the state was restored from a backup: the machines have the environment's storage as it says, and no other")
 	if err := cmd.MarkFlagRequired("listen"); err != nil {
@@ -54,6 +57,9 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	config, err := flags.check()
 	if err != nil {
 		return err
+	}
+	if flags.absence <= 0 {
+		return errors.WithType(errors.Errorf("--unreachable-after %s is not a time to wait: write 40s or 2m", flags.absence), errUsage)
 	}
 	dataDir, socket, err := c.paths()
 	if err != nil {
@@ -70,6 +76,7 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		SocketPath:     socket,
 		Listen:         flags.listen,
 		AcceptRestored: flags.acceptRestored,
+		Absence:        flags.absence,
 	})
 	if err != nil {
 		return err

@@ -180,6 +180,23 @@ func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
 	return result.Machines, err
 }
 
+// Move requests that storage be detached, and attached to another machine.
+func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
+	return call[MoveResult](ctx, c, "move", args)
+}
+
+// FenceMachine says that a machine is off, or has been restarted.
+func (c *Client) FenceMachine(ctx context.Context, machine string) error {
+	_, err := call[struct{}](ctx, c, "fence-machine", RemoveMachineArgs{Machine: machine})
+	return err
+}
+
+// RemoveMachine removes a machine, with the storage that is lost with it.
+func (c *Client) RemoveMachine(ctx context.Context, args RemoveMachineArgs) error {
+	_, err := call[struct{}](ctx, c, "remove-machine", args)
+	return err
+}
+
 // CreateToken creates a token, and returns its text.
 func (c *Client) CreateToken(ctx context.Context, args CreateTokenArgs) (string, error) {
 	result, err := call[tokenResult](ctx, c, "create-token", args)

@@ -89,6 +89,21 @@ func (b *backend) Machines(context.Context) ([]control.Machine, error) {
 	return []control.Machine{{Name: "web", Number: "1", Status: control.MachineUp, LastSeen: time.Unix(1e9, 0).UTC()}}, b.err
 }
 
+func (b *backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
+	b.record("move %+v", args)
+	return control.MoveResult{Machine: "web"}, b.err
+}
+
+func (b *backend) FenceMachine(_ context.Context, machine string) error {
+	b.record("fence-machine %s", machine)
+	return b.err
+}
+
+func (b *backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
+	b.record("remove-machine %+v", args)
+	return b.err
+}
+
 func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
 	b.record("create-token %+v", args)
 	return "a.b.c", b.err
@@ -277,6 +292,15 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].LastSeen.Unix() != 1e9 {
 		t.Errorf("machines: %+v, %v", machines, err)
 	}
+	if moved, err := client.Move(ctx, control.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machine != "web" {
+		t.Errorf("moved: %+v, %v", moved, err)
+	}
+	if err := client.FenceMachine(ctx, "web"); err != nil {
+		t.Error(err)
+	}
+	if err := client.RemoveMachine(ctx, control.RemoveMachineArgs{Machine: "web", Lost: []string{"a"}}); err != nil {
+		t.Error(err)
+	}
 	token, err := client.CreateToken(ctx, control.CreateTokenArgs{Role: "machine", Machine: "web", Lifetime: time.Hour, Uses: 2})
 	if err != nil || token != "a.b.c" {
 		t.Errorf("token %q, %v", token, err)
@@ -297,7 +321,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
-		"machines", "create-token {Role:machine Machine:web Lifetime:1h0m0s Uses:2}", "tokens", `remove-tokens ["b"]`,
+		"machines", "move {Names:[a] Machine:1}", "fence-machine web", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web Lifetime:1h0m0s Uses:2}", "tokens", `remove-tokens ["b"]`,
 	}
 	if !reflect.DeepEqual(b.calls, want) {
 		t.Errorf("calls %q, want %q", b.calls, want)

@@ -72,6 +72,12 @@ type Backend interface {
 	RemovePools(ctx context.Context, names []string) error
 	// Machines returns all machines, sorted by name.
 	Machines(context.Context) ([]Machine, error)
+	// Move requests that storage be detached, and attached to another machine.
+	Move(context.Context, MoveArgs) (MoveResult, error)
+	// FenceMachine says that the machine is off, or has been restarted.
+	FenceMachine(ctx context.Context, machine string) error
+	// RemoveMachine removes a machine, with the storage that is lost with it.
+	RemoveMachine(context.Context, RemoveMachineArgs) error
 	// CreateToken creates a token, and returns its text, which is kept nowhere.
 	CreateToken(context.Context, CreateTokenArgs) (string, error)
 	// Tokens returns the tokens that can be used.
@@ -346,6 +352,13 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST /v1/machines", jsonHandler(s, func(ctx context.Context, _ struct{}) (machinesResult, error) {
 		machines, err := b.Machines(ctx)
 		return machinesResult{machines}, err
+	}))
+	mux.Handle("POST /v1/move", jsonHandler(s, b.Move))
+	mux.Handle("POST /v1/fence-machine", jsonHandler(s, func(ctx context.Context, args RemoveMachineArgs) (struct{}, error) {
+		return struct{}{}, b.FenceMachine(ctx, args.Machine)
+	}))
+	mux.Handle("POST /v1/remove-machine", jsonHandler(s, func(ctx context.Context, args RemoveMachineArgs) (struct{}, error) {
+		return struct{}{}, b.RemoveMachine(ctx, args)
 	}))
 	mux.Handle("POST /v1/create-token", jsonHandler(s, func(ctx context.Context, args CreateTokenArgs) (tokenResult, error) {
 		token, err := b.CreateToken(ctx, args)

@@ -101,6 +101,8 @@ const (
 	MachineUp MachineStatus = "up"
 	// MachineUnreachable is a machine whose agent has not been connected for some time.
 	MachineUnreachable MachineStatus = "unreachable"
+	// MachineFenced is a machine that counts as off, since a user has said so.
+	MachineFenced MachineStatus = "fenced"
 	// MachinePending is a machine whose agent has not connected yet.
 	MachinePending MachineStatus = "pending"
 )
@@ -117,6 +119,27 @@ type Machine struct {
 	Refused time.Time `json:"refused,omitzero" yaml:"refused,omitempty"`
 	// InstanceID identifies the machine to providers.
 	InstanceID string `json:"instance-id" yaml:"instance-id"`
+}
+
+// MoveArgs requests that storage be detached, and attached to another machine.
+type MoveArgs struct {
+	// Names are names of storage, as elsewhere.
+	Names []string `json:"names"`
+	// Machine is the name or number of the machine to attach it to.
+	Machine string `json:"machine"`
+}
+
+// MoveResult says where the storage is moved to.
+type MoveResult struct {
+	// Machine is the machine as attachments show it.
+	Machine string `json:"machine"`
+}
+
+// RemoveMachineArgs names the machine to remove.
+type RemoveMachineArgs struct {
+	Machine string `json:"machine"`
+	// Lost must name all storage that is lost with the machine.
+	Lost []string `json:"lost"`
 }
 
 // CreateTokenArgs describes a token to create.

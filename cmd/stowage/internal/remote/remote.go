@@ -99,13 +99,16 @@ func (a *Agent) start(ctx context.Context) error {
 	if err := a.dir.PrepareStorage(); err != nil {
 		return errors.Trace(err)
 	}
-	config := api.Config{URL: a.config.Server, Clock: a.config.Clock, Logger: a.config.Logger, Secrets: a.identity}
+	own, err := a.dir.Fingerprint()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	config := api.Config{URL: a.config.Server, Clock: a.config.Clock, Logger: a.config.Logger, Secrets: a.identity, BootID: own.BootID}
 	if !a.identity.isEnrolled() {
 		if err := a.enrol(ctx, config); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	var err error
 	if a.machine, err = a.identity.machine(); err != nil {
 		return errors.Trace(err)
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// AcceptRestored says that a user accepts a state that was restored: see
 	// [state.State.AcceptGeneration].
 	AcceptRestored bool
+	// Absence is how long an agent may be without a connection before its machine counts as
+	// unreachable. Zero: 40 seconds.
+	Absence time.Duration
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -120,7 +123,7 @@ func (s *Server) start() error {
 	if s.certs, err = newCertificates(ca, []string{trust.ServerName, host}, s.config.Clock); err != nil {
 		return errors.Trace(err)
 	}
-	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Clock: s.config.Clock, Logger: s.config.Logger})
+	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence})
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -1,0 +1,104 @@
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+)
+
+// fence says that somebody has made sure that a machine is off, or was restarted, so that it no
+// longer uses anything.
+type fence struct {
+	Time time.Time `cbor:"1,keyasint"`
+	// BootID is that of the machine's last session. If its agent returns with the same one, the
+	// machine was not off.
+	BootID string `cbor:"2,keyasint,omitempty"`
+}
+
+// name returns the name of the machine, or its number if it has none.
+func (m *machineRecord) name(machine machineTag) string { return cmp.Or(m.Name, machine.tag().Id()) }
+
+func (r *reader) machineName(machine machineTag) string {
+	record, _ := read[machineRecord](r, machineKey(machine))
+	return record.name(machine)
+}
+
+// FenceMachine says that a machine is off, or was restarted: it has nothing of the environment
+// attached or mounted any more. The environment's worker then detaches the machine's volumes and
+// filesystems, which can be attached elsewhere. Storage of the machine itself stays as it is. The
+// session of the machine's agent ends, and the agent is refused until the machine has been
+// restarted since the session began; that ends the fence. Fencing again has no further effect.
+// Errors satisfy errors.IsNotFound if there is no such machine, and errors.IsNotValid if its agent
+// is connected.
+func (st *State) FenceMachine(machine names.MachineTag) error {
+	at := newMachineTag(machine)
+	err := st.updateAll(func(tx *txn, keys []string) error {
+		record, ok := read[machineRecord](&tx.reader, machineKey(at))
+		switch {
+		case !ok:
+			return errors.NewNotFound(nil, "there is no such machine")
+		case tx.presence(at).Connected:
+			return errors.NewNotValid(nil, "its agent is connected, or was so a short time ago: a machine that is on cannot be fenced")
+		case record.Fenced == nil:
+			session, _ := read[sessionRecord](&tx.reader, sessionKey(at))
+			record.Fenced = &fence{Time: tx.now, BootID: session.BootID}
+			tx.write(machineKey(at), &record)
+			if session.Number > 0 {
+				session.Number++
+				tx.write(sessionKey(at), &session)
+			}
+		}
+		for _, key := range keys {
+			i, ok := read[instance](&tx.reader, key)
+			if !ok || i.entities()[0].Tag.scope() == string(at) {
+				continue
+			}
+			if err := tx.change(key[len(storagePrefix):], &i, func() error { return i.leave(at, tx.now) }); err != nil {
+				return errors.Annotatef(err, "storage %q", key[len(storagePrefix):])
+			}
+		}
+		return tx.err
+	}, storagePrefix)
+	return errors.Annotatef(err, "fencing machine %s", machine.Id())
+}
+
+// leave removes what only the machine's worker could undo, and detaches the rest.
+func (i *instance) leave(machine machineTag, now time.Time) error {
+	for _, e := range i.entities() {
+		own := e.Tag.scope() == string(machine)
+		if own {
+			e.AttemptEnded = e.Attempted
+		}
+		if a := e.Attachment; a == nil || a.Machine != machine {
+			continue
+		}
+		e.Attachment.Plan = nil
+		e.beginDetach(now)
+		if own {
+			if err := e.removeAttachment(now); err != nil {
+				return errors.Trace(err)
+			}
+		}
+	}
+	return nil
+}
+
+// endFence ends the fence of a machine whose agent returns with another boot ID. The error
+// satisfies errors.IsUnauthorized if it is the same one, or is not known.
+func (tx *txn) endFence(machine machineTag, bootID string) error {
+	record, _ := read[machineRecord](&tx.reader, machineKey(machine))
+	switch {
+	case record.Fenced == nil:
+		return nil
+	case bootID == "" || bootID == record.Fenced.BootID:
+		return errors.NewUnauthorized(nil, fmt.Sprintf(
+			"the machine was fenced at %s, since it was thought to be off, and it has not been restarted since: what it had may be in use elsewhere; restart it",
+			record.Fenced.Time.Format(time.RFC3339)))
+	}
+	record.Fenced = nil
+	tx.write(machineKey(machine), &record)
+	return nil
+}

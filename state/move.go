@@ -1,0 +1,148 @@
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/life"
+)
+
+// filesystemUUID is the attribute by which a provider of filesystems on volumes takes over an
+// existing filesystem, and never formats.
+const filesystemUUID = "uuid"
+
+// filesystemAttributes returns the attributes with which a filesystem is made. One that was moved
+// from another machine has the UUID of its entity, unless it was imported by its UUID.
+func (i *instance) filesystemAttributes() attributes {
+	if i.Moved == nil || i.Moved.UUID == "" || i.Attributes[filesystemUUID] != nil {
+		return i.Attributes
+	}
+	all := attributes{filesystemUUID: i.Moved.UUID}
+	maps.Copy(all, i.Attributes)
+	return all
+}
+
+// MoveStorage detaches the named instances from their machines, and then attaches them to another,
+// all or none. An instance that is there already stays. A later request to detach, attach or
+// remove the instance ends the move. Errors name the instance. They satisfy errors.IsNotFound if a
+// name or the machine does not exist, errors.IsNotSupported if an instance is bound to its
+// machine, and errors.IsNotValid if an instance is being removed, if the machine that it is to
+// leave is not connected (see [State.FenceMachine]), or if it may have a filesystem that is not
+// recorded.
+func (st *State) MoveStorage(names []string, machine names.MachineTag) error {
+	target := newMachineTag(machine)
+	return st.update(func(tx *txn) error {
+		return changeEach(tx, names, "moving", func(i *instance) error {
+			if err := tx.checkTarget(target); err != nil {
+				return err
+			}
+			return tx.move(i, target)
+		})
+	})
+}
+
+// checkTarget returns an error unless storage can be attached to the machine.
+func (r *reader) checkTarget(machine machineTag) error {
+	record, ok := read[machineRecord](r, machineKey(machine))
+	switch {
+	case !ok:
+		return errors.NotFoundf("machine %s", machine.tag().Id())
+	case record.Fenced != nil:
+		return errors.NewNotValid(nil, fmt.Sprintf("machine %s is fenced: start it again, with its agent, or choose another machine", record.name(machine)))
+	}
+	return nil
+}
+
+// move begins to move an instance.
+func (tx *txn) move(i *instance, target machineTag) error {
+	if i.Life != life.Alive {
+		return errors.NewNotValid(nil, "it is being removed")
+	}
+	bottom := i.entities()[0]
+	if scope := bottom.Tag.scope(); scope != environScope && scope != string(target) {
+		return errors.NewNotSupported(nil, fmt.Sprintf(
+			"%s is on the disk or in the memory of machine %s, and cannot leave it: add storage on the other machine, and copy the data to it",
+			bottom.Tag, tx.machineName(machineTag(scope))))
+	}
+	for _, e := range i.entities() {
+		a := e.Attachment
+		if a == nil || a.Machine == target {
+			continue
+		}
+		if from, _ := read[machineRecord](&tx.reader, machineKey(a.Machine)); from.Fenced == nil && !tx.presence(a.Machine).Connected {
+			name := from.name(a.Machine)
+			return errors.NewNotValid(nil, fmt.Sprintf(
+				"machine %s, which has it, is not connected: make sure that it is off, or has been restarted, and run `stowage machine fence %s --confirmed`", name, name))
+		}
+	}
+	i.MoveTo = target
+	if a := i.top().Attachment; a == nil || a.Machine != target {
+		i.top().beginDetach(tx.now)
+	}
+	return nil
+}
+
+// settleMove attaches an instance that is to move, once it is detached. A filesystem on a volume
+// belongs to its machine, so it is replaced by one of the other machine, whose provider takes over
+// what is on the volume.
+func (tx *txn) settleMove(i *instance) error {
+	if i.Life != life.Alive || i.MoveTo != "" && tx.checkTarget(i.MoveTo) != nil {
+		i.MoveTo = ""
+	}
+	if i.MoveTo != "" {
+		if err := tx.moveOn(i); err != nil {
+			return err
+		}
+	}
+	v := i.Volume
+	if i.Moved == nil || i.Filesystem != nil || i.Life != life.Alive || v.Attachment == nil || v.Attachment.detaching() {
+		return nil
+	}
+	machine := v.Attachment.Machine
+	f := tx.newEntity(tx.newTag(tagPrefix(names.FilesystemTagKind, true, machine.tag())))
+	f.UUID = cmp.Or(i.Moved.UUID, f.UUID)
+	f.Attachment = &attachment{Machine: machine, Life: life.Alive}
+	i.Filesystem = f
+	if i.Moved.UUID == "" {
+		i.Moved = nil
+	}
+	return nil
+}
+
+// moveOn takes the next step of a move, if it can be taken.
+func (tx *txn) moveOn(i *instance) error {
+	if a := i.top().Attachment; a != nil && a.Machine == i.MoveTo && !a.detaching() {
+		i.MoveTo = ""
+		return nil
+	}
+	for _, e := range i.entities() {
+		scope := e.Tag.scope()
+		if e.Attachment != nil || e.beingMade() && (scope == environScope || tx.isPresent(machineTag(scope))) {
+			return nil
+		}
+	}
+	if f := i.Filesystem; f != nil && i.Volume != nil && f.Tag.scope() != string(i.MoveTo) {
+		i.Moved = &movedFilesystem{}
+		if f.Info != nil {
+			i.Moved.UUID = f.UUID
+		}
+		if (f.Info != nil || f.Attempted) && tx.isPresent(machineTag(f.Tag.scope())) {
+			f.Life = life.Dead // its worker forgets it
+			return nil
+		}
+		i.Filesystem = nil
+	}
+	target := i.MoveTo
+	i.MoveTo = ""
+	return i.attach(target, tx.identity().Generation, tx.now)
+}
+
+// isPresent reports whether a machine's worker can do something before long.
+func (tx *txn) isPresent(machine machineTag) bool {
+	record, ok := read[machineRecord](&tx.reader, machineKey(machine))
+	return ok && record.Fenced == nil && tx.presence(machine).Connected
+}

@@ -124,19 +124,22 @@ func TestMachinesHowTo(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
+	disks := newProgram(m)
 	page{
-		name: "howto/machines.md", blocks: 7,
+		name: "howto/machines.md", blocks: 8,
 		prelude: `set -m
 SERVER=$DIR/server WEB=$DIR/web DB=$DIR/db
 trap 'cat "$DIR"/*.log' ERR
 `,
 		after: map[int]string{
-			4: "echo precious >\"$DIR/mnt/pages/x\"\n",
-			5: "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
-			6: "grep -q . \"$DIR/token-web\"\n",
+			4: "echo precious >\"$DIR/mnt/orders/x\"\n",
+			5: "test \"$(cat \"$DIR/mnt/orders/x\")\" = precious\n",
+			6: "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
+			7: "grep -q . \"$DIR/token-web\"\n",
 		},
 		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
-	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "127.0.0.1:7117", address)
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "127.0.0.1:7117", address,
+		"/opt/disks", filepath.Join(disks.dir, "program"))
 }
 
 func TestTutorial(t *testing.T) {

@@ -292,6 +292,7 @@ func (s *site) wantNoStorageIn(names ...string) {
 }
 
 // What may not join or go on is refused, says why, and harms nothing.
+// Promise S25.
 func TestAgentsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -497,6 +498,7 @@ func TestMoveStorage(t *testing.T) {
 
 // Storage of a machine that is off moves once somebody has said so. The machine's agent is refused
 // until the machine has been restarted.
+// Promise S26.
 func TestFencedMachine(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -226,6 +226,7 @@ func TestFence(t *testing.T) {
 }
 
 // The fence of a machine ends when it returns after a restart. One that was never off is refused.
+// Promise S26.
 func TestFencedMachineReturns(t *testing.T) {
 	w := newWorld(t)
 	first, err := w.OpenSession(machine0, "", "boot-1")

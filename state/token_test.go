@@ -50,6 +50,7 @@ func TestTokenEnrols(t *testing.T) {
 	w.check()
 }
 
+// Promise S22.
 func TestTokenThatIsNotValid(t *testing.T) {
 	w := newWorld(t)
 	token, admin := w.token(role.Machine, "", 1), w.token(role.Admin, "", 1)
@@ -81,6 +82,7 @@ func TestTokenThatIsNotValid(t *testing.T) {
 
 // Only a token for the machine itself replaces its agent. The former agent is not admitted any
 // more, and its session ends.
+// Promise S22.
 func TestTokenReplacesAgent(t *testing.T) {
 	w := newWorld(t)
 	first, err := w.Enrol(w.token(role.Machine, "", 1), "web", nil)

@@ -231,6 +231,7 @@ func (s *secrets) fail(err error) {
 }
 
 // An agent with a token is enrolled, and may then use the storage of its machine, and no other.
+// Promise S24.
 func TestAgentIsAdmitted(t *testing.T) {
 	w := newWorld(t)
 	web, db := w.enrol("web"), w.enrol("db")
@@ -250,6 +251,7 @@ func TestAgentIsAdmitted(t *testing.T) {
 }
 
 // Who is not enrolled, and with what is not a token, learns nothing and changes nothing.
+// Promise S22.
 func TestEnrolmentIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.enrol("web")
@@ -333,6 +335,7 @@ func TestAgentReconnects(t *testing.T) {
 
 // Of two agents with copies of one directory, the one that connects later goes on, and the other
 // one is refused: what it does has no effect any more.
+// Promise S25.
 func TestCopiedDirectory(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")
@@ -370,6 +373,7 @@ func TestSecretThatCannotBeStored(t *testing.T) {
 }
 
 // An agent whose machine was removed, or whose place another one has taken, is refused.
+// Promise S21.
 func TestAgentThatIsNoLongerAdmitted(t *testing.T) {
 	for what, end := range map[string]func(*agent){
 		"the machine was removed": func(a *agent) { a.must(a.RemoveMachine(a.machine)) },
@@ -479,6 +483,7 @@ func renewal(t *testing.T, key crypto.Signer) []byte {
 }
 
 // What is not an agent's request is refused, with a reason.
+// Promise S21.
 func TestRequests(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")

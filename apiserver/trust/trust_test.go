@@ -129,6 +129,7 @@ func TestConnectionWithToken(t *testing.T) {
 }
 
 // What is refused, and by whom.
+// Promise S23.
 func TestRefusedConnections(t *testing.T) {
 	ca, other := newCA(t), newCA(t)
 	server := serverConfig(t, issue(t, ca, aServer), at(now))

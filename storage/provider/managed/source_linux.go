@@ -19,7 +19,7 @@ import (
 // to any provider, but must be block devices of this machine.
 //
 // A filesystem's ID is its tag and the UUID of its owner, if the resource tags name an owner; the
-// filesystem itself gets that UUID, so that whoever made the owner can find it on any machine.
+// filesystem itself gets that UUID, too, so that the owner can find it on another machine.
 // The attribute "fs" of a filesystem selects its type: "ext4", which is the default, "xfs" or
 // "btrfs". The attributes "mkfs-options" and "mount-options" accept the options that
 // docs/reference/filesystems.md lists. A filesystem is made only on a device that is provably

@@ -275,3 +275,43 @@ func TestManagedImportRefusals(t *testing.T) {
 		}
 	})
 }
+
+// A filesystem has the UUID of its owner. When it comes back to a machine that it has left while the
+// machine was off, it replaces the record of then; another owner does not.
+func TestManagedFilesystemReturns(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	const owner = "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"
+	create := func(tag, entity, uuid string) (storage.FilesystemInfo, error) {
+		t.Helper()
+		attributes := map[string]any{}
+		if uuid != "" {
+			attributes["uuid"] = uuid
+		}
+		results, err := mt.Source().CreateFilesystems(mt.CallContext(), []storage.FilesystemParams{{
+			Tag: names.NewFilesystemTag(tag), Volume: sourcetest.ManagedVolume, Size: uint64(sourcetest.ManagedExt4Size) >> 20, Provider: "managed", Attributes: attributes,
+			ResourceTags: map[string]string{storage.ModelUUIDTag: "model", storage.EntityUUIDTag: entity},
+		}})
+		if err != nil || len(results) != 1 {
+			t.Fatalf("got %v, %v", results, err)
+		}
+		if results[0].Error != nil {
+			return storage.FilesystemInfo{}, results[0].Error
+		}
+		return results[0].Filesystem.FilesystemInfo, nil
+	}
+	first, err := create("0/7", owner, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = create("0/8", "11111111-2222-3333-4444-555555555555", owner)
+	mt.CheckError(err, true, "already in use as "+first.FilesystemId)
+	again, err := create("0/9", owner, owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := filepath.Glob(mt.Dir + "/records/*.json")
+	if err != nil || len(records) != 1 || !strings.Contains(records[0], again.FilesystemId) || again.FilesystemId == first.FilesystemId {
+		t.Errorf("records %q, %v; want that of %s", records, err, again.FilesystemId)
+	}
+}

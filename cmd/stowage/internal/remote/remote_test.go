@@ -1,0 +1,226 @@
+package remote_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/api"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/internal/leaktest"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/providerfake"
+)
+
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+type logger struct {
+	t    testing.TB
+	name string
+}
+
+func (l logger) log(level, format string, args ...any) {
+	l.t.Logf("%s: %s %s", l.name, level, fmt.Sprintf(format, args...))
+}
+
+func (l logger) Tracef(string, ...any)               {}
+func (l logger) Debugf(string, ...any)               {}
+func (l logger) Infof(format string, args ...any)    { l.log("INFO", format, args...) }
+func (l logger) Warningf(format string, args ...any) { l.log("WARNING", format, args...) }
+func (l logger) Errorf(format string, args ...any)   { l.log("ERROR", format, args...) }
+
+// site is a server in this process, with a provider of the machines (disk) and one of the
+// environment (shared).
+type site struct {
+	t        testing.TB
+	dir      string
+	address  string
+	registry storage.StaticProviderRegistry
+	client   *control.Client
+	stop     func() // stops the server
+}
+
+func newSite(t testing.TB) *site {
+	// TB.TempDir is too long for a socket.
+	dir, err := os.MkdirTemp("", "remote")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &site{t: t, dir: dir, address: "127.0.0.1:0", registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+		"disk":   providerfake.New(providerfake.Options{Scope: storage.ScopeMachine}),
+		"shared": providerfake.New(providerfake.Options{}),
+	}}}
+	s.start()
+	s.client = control.NewClient(filepath.Join(dir, "s"))
+	t.Cleanup(s.client.Close)
+	return s
+}
+
+func (s *site) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(errors.ErrorStack(err))
+	}
+}
+
+func (s *site) config(name string) process.Config {
+	return process.Config{Registry: s.registry, Clock: clock.WallClock, Logger: logger{s.t, name}}
+}
+
+// start starts the server, which stops at the end of the test at the latest.
+func (s *site) start() {
+	s.t.Helper()
+	w, err := server.New(server.Config{
+		Config: s.config("server"), DataDir: filepath.Join(s.dir, "server"), SocketPath: filepath.Join(s.dir, "s"), Listen: s.address,
+	})
+	s.must(err)
+	s.address = w.Address()
+	s.stop = sync.OnceFunc(func() {
+		w.Kill()
+		s.must(w.Wait())
+	})
+	s.t.Cleanup(s.stop)
+}
+
+// agent starts an agent, which stops at the end of the test at the latest.
+func (s *site) agent(dir, name, token string) (*remote.Agent, error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	a, err := remote.New(ctx, remote.Config{
+		Config: s.config(dir), DataDir: filepath.Join(s.dir, dir), Server: "https://" + s.address, Token: token, Machine: name,
+	})
+	if err == nil {
+		s.t.Cleanup(func() {
+			a.Kill()
+			_ = a.Wait() // the test looks at its error
+		})
+	}
+	return a, err
+}
+
+func (s *site) token() string {
+	s.t.Helper()
+	token, err := s.client.CreateToken(s.t.Context(), control.CreateTokenArgs{Role: "machine", Lifetime: time.Hour, Uses: 1})
+	s.must(err)
+	return token
+}
+
+// await waits until the storage with the name satisfies the condition.
+func (s *site) await(name string, condition func(control.Storage) bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	done := errors.New("done")
+	var last control.Storage
+	err := s.client.Watch(ctx, []string{name}, func(event control.Event) error {
+		for _, row := range event.Storage {
+			if last = row; condition(row) {
+				return done
+			}
+		}
+		return nil
+	})
+	if err != done {
+		s.t.Fatalf("storage %s is %+v: %v", name, last, err)
+	}
+}
+
+func attachedTo(machine string) func(control.Storage) bool {
+	return func(s control.Storage) bool {
+		return s.Status == status.Attached && len(s.Attachments) == 1 && s.Attachments[0].Machine == machine
+	}
+}
+
+const file = `storage:
+- {name: a, directive: "disk,16M", kind: filesystem, mount: /srv/a, machine: web}
+- {name: b, directive: "shared,16M", kind: filesystem, mount: /srv/b, machine: web}
+`
+
+// An agent provisions the storage of its machine while the server comes and goes.
+func TestAgentOfServer(t *testing.T) {
+	s := newSite(t)
+	web, err := s.agent("web", "web", s.token())
+	s.must(err)
+	_, err = s.client.Apply(t.Context(), control.ApplyArgs{File: "f", Content: []byte(file)})
+	s.must(err)
+	s.await("a", attachedTo("web"))
+	s.await("b", attachedTo("web"))
+
+	s.stop()
+	s.start()
+	s.must(s.client.Detach(t.Context(), []string{"a"}))
+	s.await("a", func(row control.Storage) bool { return row.Status == status.Detached })
+
+	web.Kill()
+	s.must(web.Wait())
+	s.must(s.client.Attach(t.Context(), control.AttachArgs{Names: []string{"a"}}))
+	if _, err = s.agent("web", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	s.await("a", attachedTo("web"))
+	machines, err := s.client.Machines(t.Context())
+	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].Status != control.MachineUp {
+		t.Errorf("machines %+v, %v", machines, err)
+	}
+}
+
+// An agent that the server refuses ends, with an error that says so.
+func TestRefusedAgent(t *testing.T) {
+	s := newSite(t)
+	web, err := s.agent("web", "web", s.token())
+	s.must(err)
+	s.must(s.client.RemoveMachine(t.Context(), control.RemoveMachineArgs{Machine: "web"}))
+	if err := web.Wait(); !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), "its storage stays as it is") {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if _, err := s.agent("web", "", ""); !errors.Is(err, api.ErrRefused) {
+		t.Errorf("the agent starts again: %v", err)
+	}
+}
+
+// An agent that waits for its server can be stopped.
+func TestAgentWithoutServer(t *testing.T) {
+	s := newSite(t)
+	token := s.token()
+	s.stop()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and does not answer
+	s.must(err)
+	defer listener.Close()
+	for what, address := range map[string]string{"nobody listens": s.address, "nobody answers": listener.Addr().String()} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := remote.New(ctx, remote.Config{
+			Config: s.config("agent"), DataDir: filepath.Join(s.dir, "agent"), Server: "https://" + address, Token: token, Machine: "web",
+		})
+		if err == nil || ctx.Err() == nil || !strings.Contains(err.Error(), "enrolling at https://"+address) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// Nothing is left that would keep the agent from joining later.
+	s.start()
+	if _, err := s.agent("agent", "db", token); err != nil {
+		t.Error(err)
+	}
+}

@@ -28,6 +28,10 @@ import (
 // or does not allow it to be an agent any more.
 const ErrRefused = errors.ConstError("the server refuses this agent")
 
+// ErrFenced is the error, besides [ErrRefused], of a client whose machine was fenced and has not
+// been restarted since: what it has of the environment may be in use on another machine.
+const ErrFenced = errors.ConstError("the machine is fenced")
+
 // ErrClosed is the error of calls and watchers of a client that has been closed.
 const ErrClosed = errors.ConstError("the client of the server is closed")
 
@@ -390,8 +394,10 @@ func statusError(response *http.Response) error {
 	switch {
 	case !errors.As(err, &sent):
 		return &lostError{errors.Errorf("answer with status %d", response.StatusCode)}
-	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
+	case response.StatusCode == http.StatusUnauthorized:
 		return errors.WithType(err, ErrRefused)
+	case response.StatusCode == http.StatusForbidden:
+		return errors.WithType(errors.WithType(err, ErrRefused), ErrFenced)
 	case response.StatusCode == http.StatusServiceUnavailable:
 		return &lostError{err}
 	}

@@ -568,3 +568,71 @@ exec unshare --mount --propagation private sh -c 'umount ` + s.mount("a") + ` &&
 	server.stop()
 	s.wantNoStorageIn("web", "db")
 }
+
+// A machine that was fenced although it was not off stops using the environment's storage without
+// writing to it any more, when its agent is refused.
+// Promise S26.
+func TestFalseFence(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	disks := newProgram(s.machine)
+	server := s.startServer(disks.flag(), "--unreachable-after", "1s")
+	// The machines have mount namespaces of their own.
+	s.binary = filepath.Join(s.dir, "apart")
+	if err := os.WriteFile(s.binary, []byte("#!/bin/sh\nexec unshare --mount --propagation private "+stowage+` "$@"`+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	web, db := s.startAgent("web", s.token()), s.startAgent("db", s.token())
+	s.writeSpec(`storage: [{name: a, directive: "disks,16M", kind: filesystem, mount: MNT/a, machine: web}]`)
+	s.apply()
+	file := filepath.Join(s.mount("a"), "file")
+	on := func(p *process, command string) (string, error) {
+		t.Helper()
+		out, err := exec.Command("nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", p.PID()), "sh", "-c", command).CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	if out, err := on(web, "echo precious >"+file+" && sync"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	// A process keeps the namespace, as others on the machine would.
+	user := exec.Command("nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", web.PID()), "sh", "-c",
+		`exec 3>>"$0"; echo open; read go; echo late >&3 && sync "$0"`, filepath.Join(s.mount("a"), "log"))
+	stdin, err := user.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := user.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := user.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := web.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	s.poll("the machine is not unreachable", func() bool { return s.machines()["web"] == "unreachable" })
+	s.must("machine", "fence", "web", "--confirmed")
+	if err := web.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	web.says("shut down the filesystem on " + s.mount("a") + " without writing to it")
+	web.says("stowage: the server refuses this agent: ")
+	if _, err := stdin.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	stdin.Close()
+	if err := user.Wait(); err == nil {
+		t.Error("the machine that was fenced still writes")
+	}
+	s.must("move", "a", "--to", "db", "--wait", "--timeout", "60s")
+	if got, err := on(db, "cat "+file); err != nil || got != "precious" {
+		t.Errorf("the other machine reads %q, %v", got, err)
+	}
+	s.must("remove", "a", "--wait")
+	db.stop()
+	server.stop()
+}

@@ -87,14 +87,14 @@ func (i *instance) leave(machine machineTag, now time.Time) error {
 }
 
 // endFence ends the fence of a machine whose agent returns with another boot ID. The error
-// satisfies errors.IsUnauthorized if it is the same one, or is not known.
+// satisfies errors.IsForbidden if it is the same one, or is not known.
 func (tx *txn) endFence(machine machineTag, bootID string) error {
 	record, _ := read[machineRecord](&tx.reader, machineKey(machine))
 	switch {
 	case record.Fenced == nil:
 		return nil
 	case bootID == "" || bootID == record.Fenced.BootID:
-		return errors.NewUnauthorized(nil, fmt.Sprintf(
+		return errors.NewForbidden(nil, fmt.Sprintf(
 			"the machine was fenced at %s, since it was thought to be off, and it has not been restarted since: what it had may be in use elsewhere; restart it",
 			record.Fenced.Time.Format(time.RFC3339)))
 	}

@@ -235,7 +235,7 @@ func TestFencedMachineReturns(t *testing.T) {
 	w.must(w.FenceMachine(machine0))
 	for _, boot := range []string{"boot-1", ""} {
 		_, err := w.OpenSession(machine0, first.Secret, boot)
-		wantError(t, err, errors.Unauthorized, "it has not been restarted since")
+		wantError(t, err, errors.Forbidden, "it has not been restarted since")
 	}
 	second, err := w.OpenSession(machine0, first.Secret, "boot-2")
 	w.must(err)

@@ -291,7 +291,7 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 }
 
 // refusals are the kinds of errors that users get.
-var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable, errors.Unauthorized}
+var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable, errors.Forbidden}
 
 // checkNotified checks that watchers have been notified of exactly what has changed.
 func (o *operations) checkNotified(before, after map[string]string) {

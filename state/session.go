@@ -55,7 +55,8 @@ const ErrSessionEnded = errors.ConstError("the session has ended")
 // errors.IsNotFound if there is no such machine, and errors.IsUnauthorized if the secret is not
 // the current one: then another agent uses a copy of the agent's directory. In a new generation
 // of the state, the first session of a machine needs no secret. bootID identifies the time since
-// the machine was started; a machine that was fenced is refused until it has been restarted.
+// the machine was started; a machine that was fenced is refused, with
+// an error that satisfies errors.IsForbidden, until it has been restarted.
 func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (Session, error) {
 	at := newMachineTag(machine)
 	opened := Session{Machine: machine, Secret: rand.Text()}

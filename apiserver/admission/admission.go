@@ -265,7 +265,7 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 		return agentwire.OpenSessionResult{}, errors.Trace(err)
 	}
 	s, err := h.config.State.OpenSession(e.Machine, args.Secret, args.BootID)
-	if errors.Is(err, errors.Unauthorized) {
+	if errors.Is(err, errors.Unauthorized) || errors.Is(err, errors.Forbidden) {
 		h.config.Logger.Warningf("refused an agent at %s: %v", r.RemoteAddr, err)
 	}
 	return agentwire.OpenSessionResult{Number: s.Number, Secret: s.Secret}, errors.Trace(err)
@@ -315,6 +315,8 @@ func writeError(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, errors.Unauthorized), errors.Is(err, errors.NotFound):
 		status = http.StatusUnauthorized
+	case errors.Is(err, errors.Forbidden):
+		status = http.StatusForbidden
 	case errors.Is(err, errors.NotValid), errors.Is(err, errors.AlreadyExists):
 		status = http.StatusBadRequest
 	}

@@ -25,8 +25,8 @@
 //
 // An agent is refused for good (401) when its machine was removed, when another agent was
 // enrolled for its machine, and when its secret is not the current one: then another agent uses
-// a copy of its directory. It is also refused when its machine was fenced and has the same boot ID
-// as before: then the machine was not off.
+// a copy of its directory. It is refused with 403 when its machine was fenced and has the same boot
+// ID as before: then the machine was not off, and must no longer write to what others may use.
 //
 // # Presence
 //

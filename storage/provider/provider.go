@@ -1,6 +1,9 @@
 package provider
 
 import (
+	"context"
+	"path/filepath"
+
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/loop"
 	"github.com/stowage-io/stowage/storage/provider/managed"
@@ -57,4 +60,10 @@ func NewRootfsProvider(options RootfsOptions) storage.Provider {
 // [managed.NewSource]. It keeps its records under storageDir.
 func NewManagedFilesystemSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
 	return managed.NewSource(storageDir, d)
+}
+
+// ShutDownEnvironment makes the kernel stop using the filesystems on volumes of the environment that
+// an agent with this storage directory has mounted: see [managed.ShutDown].
+func ShutDownEnvironment(ctx context.Context, storageDir string) ([]string, error) {
+	return managed.ShutDown(ctx, filepath.Join(storageDir, string(ManagedSourceType)))
 }

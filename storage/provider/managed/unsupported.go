@@ -56,6 +56,11 @@ func (s unsupportedSource) DetachFilesystems(envcontext.ProviderCallContext, []s
 	return nil, s.err()
 }
 
+// ShutDown fails: the error satisfies errors.IsNotSupported.
+func ShutDown(context.Context, string) ([]string, error) {
+	return nil, unsupportedSource{}.err()
+}
+
 // Reidentify fails: the error satisfies errors.IsNotSupported.
 func Reidentify(context.Context, string, object.Relocation) error {
 	return errors.NotSupportedf("moved directories on %s", runtime.GOOS)

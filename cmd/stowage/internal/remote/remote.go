@@ -25,6 +25,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	coremachine "github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -116,6 +117,7 @@ func (a *Agent) start(ctx context.Context) error {
 		return errors.Annotatef(err, "reading the certificates in %s", a.dir.Agent())
 	}
 	if a.client, err = api.Dial(ctx, config); err != nil {
+		a.abandonIfFenced(err)
 		return errors.Trace(explain(err))
 	}
 	a.Interrupt = a.client.Kill
@@ -145,7 +147,26 @@ func explain(err error) error {
 	if !errors.Is(err, api.ErrRefused) {
 		return err
 	}
+	if errors.Is(err, api.ErrFenced) {
+		return errors.Annotate(err, "the server refuses this agent")
+	}
 	return errors.Annotate(err, "the server refuses this agent, and its storage stays as it is")
+}
+
+// abandonIfFenced shuts down what is on the environment's volumes if the machine was fenced although
+// it was not off: another machine may use the volumes now, and what this one has in memory must not
+// be written to them.
+func (a *Agent) abandonIfFenced(err error) {
+	if !errors.Is(err, api.ErrFenced) {
+		return
+	}
+	down, err := provider.ShutDownEnvironment(context.Background(), a.dir.Storage())
+	for _, path := range down {
+		a.config.Logger.Errorf("shut down the filesystem on %s without writing to it, since this machine was fenced: restart the machine", path)
+	}
+	if err != nil {
+		a.config.Logger.Errorf("this machine was fenced, and still has what another machine may use: restart it at once: %v", err)
+	}
 }
 
 func (a *Agent) close() error {
@@ -198,7 +219,9 @@ func (a *Agent) startConnection() (worker.Worker, error) {
 		case <-w.tomb.Dying():
 			return tomb.ErrDying
 		case <-a.client.Dead():
-			return errors.WithType(explain(a.client.Wait()), process.ErrFatal)
+			err := a.client.Wait()
+			a.abandonIfFenced(err)
+			return errors.WithType(explain(err), process.ErrFatal)
 		}
 	})
 	return w, nil

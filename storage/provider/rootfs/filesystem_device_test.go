@@ -13,11 +13,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
+
+// A call fails once, which says nothing about what is mounted. The directory is attached by a later
+// call.
+// Finding N36.
+func TestRootfsStatusError(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	ft.Attach()
+	err := syscalltest.Intercept(t, []int{unix.SYS_STATX}, func(c syscalltest.Call) syscalltest.Result {
+		if c.Args[3]&unix.STATX_BASIC_STATS != 0 && c.Path() == ft.Path {
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, func() error {
+		k, c, err := begin(ft.Ctx, ft.Dir)
+		if err != nil {
+			return err
+		}
+		defer c.End()
+		f, err := k.Load(c, sourcetest.FilesystemTag.String())
+		if err != nil {
+			return err
+		}
+		_, err = f.Attach(ft.Path, false)
+		return err
+	})
+	sourcetest.CheckError(t, err, false, "checking its mount at "+ft.Path, "input/output error")
+	ft.Attach()
+	ft.Detach()
+	ft.Destroy()
+}
 
 func TestRootfsKeepsItsContents(t *testing.T) {
 	ft := newFilesystemTest(t)

@@ -357,7 +357,11 @@ func (f *filesystem) Check(at *mount.Target) error {
 	if err := unix.Fstat(int(dir.File().Fd()), &st); err != nil {
 		return errors.Annotatef(err, "reading %s", dir.Path())
 	}
-	if !at.Same(st.Dev, st.Ino) {
+	same, err := at.Same(st.Dev, st.Ino)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if !same {
 		return storage.Permanent(errors.Errorf("it shows another directory than %s: unmount that first", dir.Path()))
 	}
 	return nil

@@ -247,9 +247,13 @@ func (t *Target) MountID() uint64 {
 	return t.stat.Mnt_id
 }
 
-// Same reports whether the directory has this device and inode number.
-func (t *Target) Same(dev, ino uint64) bool {
-	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino
+// Same reports whether the directory has this device and inode number. It returns an error if the
+// directory could not be read when it was opened.
+func (t *Target) Same(dev, ino uint64) (bool, error) {
+	if t.stat.Mask&unix.STATX_INO == 0 {
+		return false, &os.PathError{Op: "statx", Path: t.Path, Err: unix.EIO}
+	}
+	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino, nil
 }
 
 // UniqueID returns the unique ID of the mount that contains the directory, or 0 if the kernel

@@ -32,6 +32,9 @@ const ErrRefused = errors.ConstError("the server refuses this agent")
 // been restarted since: what it has of the environment may be in use on another machine.
 const ErrFenced = errors.ConstError("the machine is fenced")
 
+// errForbidden is the error, besides ErrRefused, of an answer with the status 403.
+const errForbidden = errors.ConstError("forbidden")
+
 // ErrClosed is the error of calls and watchers of a client that has been closed.
 const ErrClosed = errors.ConstError("the client of the server is closed")
 
@@ -397,7 +400,7 @@ func statusError(response *http.Response) error {
 	case response.StatusCode == http.StatusUnauthorized:
 		return errors.WithType(err, ErrRefused)
 	case response.StatusCode == http.StatusForbidden:
-		return errors.WithType(errors.WithType(err, ErrRefused), ErrFenced)
+		return errors.WithType(errors.WithType(err, ErrRefused), errForbidden)
 	case response.StatusCode == http.StatusServiceUnavailable:
 		return &lostError{err}
 	}

@@ -30,6 +30,9 @@ func (c *Client) openSession(ctx context.Context) error {
 		return &lostError{errors.Annotate(err, "reading the secret of the last session")}
 	}
 	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID})
+	if errors.Is(err, errForbidden) {
+		return errors.WithType(err, ErrFenced)
+	}
 	if err != nil {
 		return errors.Trace(err)
 	}

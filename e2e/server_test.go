@@ -518,6 +518,9 @@ func TestFencedMachine(t *testing.T) {
 	unix.Sync() // what is written before the machine is off
 	web.kill()
 	s.poll("the machine is not unreachable", func() bool { return s.machines()["web"] == "unreachable" })
+	s.poll("the status of the storage does not say so", func() bool {
+		return strings.Contains(s.status()["a"].Message, "machine web is not connected")
+	})
 	refused(1, "run `stowage machine fence web --confirmed`", "move", "a", "--to", "db")
 	refused(2, "repeat with --confirmed", "machine", "fence", "web")
 	if got := s.read("a"); got != "precious" {

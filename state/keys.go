@@ -46,7 +46,9 @@ func sessionPrefix(machine machineTag) string { return "session/" + string(machi
 
 func sessionKey(machine machineTag) string { return sessionPrefix(machine) + "session" }
 
-func presenceKey(machine machineTag) string { return "presence/" + string(machine) }
+const presencePrefix = "presence/"
+
+func presenceKey(machine machineTag) string { return presencePrefix + string(machine) }
 
 // machineNameKey is the key of the tag of the machine with a name.
 func machineNameKey(name string) string { return "named/" + name }

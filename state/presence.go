@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/watcher"
 )
 
 // Presence is what the servers know about the connection of a machine's agent.
@@ -30,6 +31,11 @@ func (st *State) Presence(machine names.MachineTag) (presence Presence, err erro
 		return nil
 	})
 	return presence, errors.Trace(err)
+}
+
+// WatchPresence returns a watcher that notifies when the connections of machines' agents change.
+func (st *State) WatchPresence() (watcher.NotifyWatcher, error) {
+	return st.newNotifyWatcher(presencePrefix)
 }
 
 // SetConnected notes since when an agent has a connection in its session, or has none, for that

@@ -26,12 +26,17 @@ func TestPresence(t *testing.T) {
 			t.Errorf("%s: connected %t since %v, want %t since %v", what, p.Connected, p.Since.Sub(start), connected, since)
 		}
 	}
+	changes, err := w.WatchPresence()
+	w.must(err)
+	defer changes.Kill()
+	<-changes.Changes()
 	if p, err := w.Presence(machine0); err != nil || p != (state.Presence{}) {
 		t.Errorf("an agent that never had a connection: %+v, %v", p, err)
 	}
 	first := open("")
 	w.must(w.SetConnected(machine0, first.Number, true, w.clock.Now()))
 	check("connected", true, 0)
+	<-changes.Changes()
 	w.clock.Advance(time.Minute)
 	second := open(first.Secret)
 	w.must(w.SetConnected(machine0, first.Number, false, w.clock.Now()))

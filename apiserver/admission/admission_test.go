@@ -158,6 +158,7 @@ type agent struct {
 	key         crypto.Signer
 	credentials trust.Credentials
 	secrets     *secrets
+	boot        string
 }
 
 func (w *world) enrol(name string) *agent {
@@ -168,23 +169,31 @@ func (w *world) enrol(name string) *agent {
 	w.must(err)
 	machine, err := w.MachineNamed(name)
 	w.must(err)
-	return &agent{w, name, machine, key, trust.Credentials{Certificate: certificate, Key: encoded, CA: ca}, &secrets{}}
+	return &agent{w, name, machine, key, trust.Credentials{Certificate: certificate, Key: encoded, CA: ca}, &secrets{}, ""}
 }
 
 // dial returns a client of the agent, which ends at the end of the test at the latest.
 func (a *agent) dial() *api.Client {
 	a.t.Helper()
+	client, err := a.tryDial()
+	a.must(err)
+	return client
+}
+
+func (a *agent) tryDial() (*api.Client, error) {
+	a.t.Helper()
 	config := a.config()
-	config.Secrets = a.secrets
+	config.Secrets, config.BootID = a.secrets, a.boot
 	var err error
 	config.TLS, err = trust.ClientConfig(func() trust.Credentials { return a.credentials }, a.clock.Now)
 	a.must(err)
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
 	client, err := api.Dial(ctx, config)
-	a.must(err)
-	a.t.Cleanup(func() { _ = client.Close() })
-	return client
+	if err == nil {
+		a.t.Cleanup(func() { _ = client.Close() })
+	}
+	return client, err
 }
 
 // publish makes a call that succeeds only in the current session.
@@ -394,6 +403,21 @@ func TestAgentThatIsNoLongerAdmitted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An agent whose machine was fenced is told so, until the machine has been restarted.
+func TestFencedAgent(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	web.boot = "boot-1"
+	w.must(web.dial().Close())
+	w.must(w.clock.WaitAdvance(40*time.Second, patience, 1))
+	w.await("the machine can be fenced", func() bool { return w.FenceMachine(web.machine) == nil })
+	if _, err := web.tryDial(); !errors.Is(err, api.ErrFenced) || !errors.Is(err, api.ErrRefused) {
+		t.Errorf("an agent of a machine that was fenced: %v", err)
+	}
+	web.boot = "boot-2"
+	w.must(web.publish(web.dial(), "sda"))
 }
 
 func TestCertificateIsRenewed(t *testing.T) {

@@ -126,6 +126,11 @@ func (p *presence) close() {
 	p.running.Wait()
 }
 
+// IsConnected reports whether a machine's agent has a connection, or had one a short time ago.
+func (h *Handler) IsConnected(machine names.MachineTag) bool {
+	return !h.presence.lastSeen(machine).IsZero()
+}
+
 // LastSeen returns when a machine's agent last had a connection, as far as this server knows:
 // now, if it has one.
 func (h *Handler) LastSeen(machine state.Machine) time.Time {

@@ -195,6 +195,11 @@ func (b *Backend) Watch(ctx context.Context, names []string, send func(control.E
 		return errors.Trace(err)
 	}
 	defer stop(devices)
+	presence, err := b.state.WatchPresence()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer stop(presence)
 	v := watchSession{
 		Backend:    b,
 		selection:  newSelection(names),
@@ -205,9 +210,9 @@ func (b *Backend) Watch(ctx context.Context, names []string, send func(control.E
 	for first := true; ; first = false {
 		var changed []string
 		var ok bool
-		deviceChanges := devices.Changes()
+		deviceChanges, presenceChanges := devices.Changes(), presence.Changes()
 		if first {
-			deviceChanges = nil // the names are sent first
+			deviceChanges, presenceChanges = nil, nil // the names are sent first
 		}
 		select {
 		case <-ctx.Done():
@@ -221,6 +226,11 @@ func (b *Backend) Watch(ctx context.Context, names []string, send func(control.E
 				return watcher.EnsureErr(devices)
 			}
 			changed = slices.Sorted(maps.Keys(v.blockNames))
+		case _, ok = <-presenceChanges:
+			if !ok {
+				return watcher.EnsureErr(presence)
+			}
+			changed = slices.Sorted(maps.Keys(v.sent))
 		}
 		begun := b.config.Clock.Now()
 		if err := v.sendChanges(changed, first, send); err != nil {
@@ -515,6 +525,9 @@ func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
 		row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
 	}
 	for i, a := range s.Attachments {
+		if remark := b.absence(a.Machine); remark != "" {
+			row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
+		}
 		row.Attachments[i] = control.Attachment{
 			Machine: b.machineName(a.Machine), Life: a.Life, Location: a.Location, ReadOnly: a.ReadOnly,
 		}

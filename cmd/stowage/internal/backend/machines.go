@@ -21,6 +21,17 @@ type Server struct {
 	CAHash string
 	// LastSeen returns when a machine's agent last had a connection, as far as the server knows.
 	LastSeen func(state.Machine) time.Time
+	// IsConnected reports whether a machine's agent has a connection, or had one a short time
+	// ago.
+	IsConnected func(names.MachineTag) bool
+}
+
+// absence returns a remark about a machine that cannot do anything for storage at the moment.
+func (b *Backend) absence(machine names.MachineTag) string {
+	if b.config.Server == nil || b.config.Server.IsConnected(machine) {
+		return ""
+	}
+	return "machine " + b.machineName(machine) + " is not connected"
 }
 
 // Machines implements control.Backend.

@@ -221,6 +221,8 @@ const siteSpec = `storage:
 
 // A server and its agents provision the storage of each machine on it, and storage in use
 // outlives each of them.
+// Fault F33.
+// Fault F34.
 func TestServerWithAgents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -293,6 +295,7 @@ func (s *site) wantNoStorageIn(names ...string) {
 
 // What may not join or go on is refused, says why, and harms nothing.
 // Promise S25.
+// Fault F37.
 func TestAgentsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -499,6 +502,7 @@ func TestMoveStorage(t *testing.T) {
 // Storage of a machine that is off moves once somebody has said so. The machine's agent is refused
 // until the machine has been restarted.
 // Promise S26.
+// Fault F35.
 func TestFencedMachine(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -575,6 +579,7 @@ exec unshare --mount --propagation private sh -c 'umount ` + s.mount("a") + ` &&
 // A machine that was fenced although it was not off stops using the environment's storage without
 // writing to it any more, when its agent is refused.
 // Promise S26.
+// Fault F36.
 func TestFalseFence(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

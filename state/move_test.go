@@ -175,6 +175,7 @@ func TestMoveIsRefused(t *testing.T) {
 
 // What a fenced machine had of the environment can be attached elsewhere, without a word of that
 // machine. Its own storage stays.
+// Fault F35.
 func TestFence(t *testing.T) {
 	w := newWorld(t)
 	w.connect()
@@ -227,6 +228,7 @@ func TestFence(t *testing.T) {
 
 // The fence of a machine ends when it returns after a restart. One that was never off is refused.
 // Promise S26.
+// Fault F36.
 func TestFencedMachineReturns(t *testing.T) {
 	w := newWorld(t)
 	first, err := w.OpenSession(machine0, "", "boot-1")

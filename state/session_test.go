@@ -29,6 +29,7 @@ func (w *world) wantRefused(what, secret string) {
 
 // Calls of a session are carried out until another session is opened, and not before the session
 // is confirmed.
+// Fault F33.
 func TestSessionEndsTheOneBefore(t *testing.T) {
 	w := newWorld(t)
 	w.add("data", "loop", storage.StorageKindBlock)

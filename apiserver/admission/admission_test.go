@@ -322,6 +322,7 @@ func TestEnrolmentIsRepeated(t *testing.T) {
 }
 
 // A connection that is lost costs nothing: the agent goes on in a new session.
+// Fault F33.
 func TestAgentReconnects(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")
@@ -345,6 +346,7 @@ func TestAgentReconnects(t *testing.T) {
 // Of two agents with copies of one directory, the one that connects later goes on, and the other
 // one is refused: what it does has no effect any more.
 // Promise S25.
+// Fault F37.
 func TestCopiedDirectory(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")
@@ -406,6 +408,7 @@ func TestAgentThatIsNoLongerAdmitted(t *testing.T) {
 }
 
 // An agent whose machine was fenced is told so, until the machine has been restarted.
+// Fault F36.
 func TestFencedAgent(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")
@@ -441,6 +444,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 
 // The state knows which agents are connected: an absence counts after 40 seconds, and after a
 // restart of the server, too.
+// Fault F34.
 func TestPresence(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")

@@ -159,6 +159,8 @@ const file = `storage:
 `
 
 // An agent provisions the storage of its machine while the server comes and goes.
+// Fault F33.
+// Fault F34.
 func TestAgentOfServer(t *testing.T) {
 	s := newSite(t)
 	web, err := s.agent("web", "web", s.token())

@@ -29,7 +29,7 @@ func (c *Client) openSession(ctx context.Context) error {
 	if err != nil {
 		return &lostError{errors.Annotate(err, "reading the secret of the last session")}
 	}
-	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID})
+	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID, Started: c.currentSession() == ""})
 	if errors.Is(err, errForbidden) {
 		return errors.WithType(err, ErrFenced)
 	}

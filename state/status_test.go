@@ -257,6 +257,32 @@ func TestDetachedStorageIsNotAttaching(t *testing.T) {
 	}
 }
 
+// A worker that starts has looked at nothing yet.
+func TestRecheck(t *testing.T) {
+	w := newWorld(t)
+	for name, pool := range map[string]string{"own": "loop", "detached": "loop", "failed": "loop", "environ": "disk"} {
+		w.add(name, pool, filesystem)
+	}
+	w.work()
+	w.must(w.DetachStorage([]string{"detached"}))
+	w.work()
+	w.setStatus(w.one("failed").Filesystem.Tag.String(), status.Error, "no")
+	w.must(w.RecheckMachine(machine0, "x"))
+	w.check()
+	for name, want := range map[string]string{"own": "attaching rechecking: x", "detached": "detached ", "failed": "error no", "environ": "attaching rechecking: x"} {
+		if s := w.one(name); string(s.Status)+" "+s.Message != want {
+			t.Errorf("%s is %s %q, want %s", name, s.Status, s.Message, want)
+		}
+	}
+	if v := w.one("environ").Volume; v.Status != status.Attached {
+		t.Errorf("the environment's volume is %s", v.Status)
+	}
+	w.must(w.RecheckEnviron("y"))
+	if v := w.one("environ").Volume; v.Status != status.Attaching || v.Message != "rechecking: y" {
+		t.Errorf("the environment's volume is %s %q", v.Status, v.Message)
+	}
+}
+
 func TestSetStatusSetsValidOnes(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)

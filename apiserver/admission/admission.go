@@ -268,6 +268,9 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if errors.Is(err, errors.Unauthorized) || errors.Is(err, errors.Forbidden) {
 		h.config.Logger.Warningf("refused an agent at %s: %v", r.RemoteAddr, err)
 	}
+	if err == nil && args.Started {
+		err = h.config.State.RecheckMachine(e.Machine, "the agent has started again")
+	}
 	return agentwire.OpenSessionResult{Number: s.Number, Secret: s.Secret}, errors.Trace(err)
 }
 

@@ -27,12 +27,14 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/link"
+	"github.com/stowage-io/stowage/testing/providerfake"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -57,7 +59,9 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, clock: testclock.NewClock(time.Now())}
 	var err error
-	w.State, err = state.Open(state.Config{Store: kvtest.NewMemory(), Clock: w.clock, Registry: storage.StaticProviderRegistry{}})
+	w.State, err = state.Open(state.Config{Store: kvtest.NewMemory(), Clock: w.clock, Registry: storage.StaticProviderRegistry{
+		Providers: map[storage.ProviderType]storage.Provider{"disk": providerfake.New(providerfake.Options{Scope: storage.ScopeMachine})},
+	}})
 	w.must(err)
 	t.Cleanup(func() { w.must(w.Close()) })
 	w.must(w.SetEnvironConfig(map[string]any{"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"}))
@@ -341,6 +345,36 @@ func TestAgentReconnects(t *testing.T) {
 			t.Errorf("published %q", got)
 		}
 	}
+}
+
+// An agent that has started has looked at nothing yet; one that has only lost its connection has.
+func TestStatusesAfterStart(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	w.must(w.AddStorage(state.StorageParams{Name: "a", Kind: storage.StorageKindBlock, Pool: "disk", Size: 1, Machine: web.machine}))
+	check := func(what string, want status.Status) {
+		t.Helper()
+		found, err := w.Storage("a")
+		w.must(err)
+		if found[0].Status != want {
+			t.Errorf("%s: the storage is %s %q, want %s", what, found[0].Status, found[0].Message, want)
+		}
+		w.must(w.ForMachine(web.machine).SetStatus([]params.EntityStatusArgs{{Tag: found[0].Volume.Tag.String(), Status: string(status.Attached)}}))
+	}
+	check("added", status.Pending)
+	client := web.dial()
+	check("after a start", status.Attaching)
+	w.link.Cut()
+	w.must(web.publish(client, "sda"))
+	w.await("a newer session", func() bool {
+		now, err := w.CurrentSession(web.machine)
+		return err == nil && now.Number > 1
+	})
+	w.must(web.publish(client, "sdb"))
+	check("after a lost connection", status.Attached)
+	w.must(client.Close())
+	web.dial()
+	check("after another start", status.Attaching)
 }
 
 // Of two agents with copies of one directory, the one that connects later goes on, and the other

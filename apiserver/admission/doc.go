@@ -9,7 +9,7 @@
 //
 //	/v1/enrol            {"token": SECRET, "name": NAME, "key": KEY} → {"certificate": PEM}
 //	/v1/certificate      {"key": KEY} → {"certificate": PEM}
-//	/v1/session          {"secret": SECRET, "boot-id": ID} → {"number": NUMBER, "secret": SECRET}
+//	/v1/session          {"secret": SECRET, "boot-id": ID, "started": BOOL} → {"number": NUMBER, "secret": SECRET}
 //	/v1/session/confirm  {"number": NUMBER} → {}
 //	/v1/agent/METHOD     see package agentapi; with the header Stowage-Session: NUMBER
 //

@@ -40,6 +40,8 @@ type OpenSessionRequest struct {
 	Secret string `json:"secret"`
 	// BootID identifies the time since the machine was started.
 	BootID string `json:"boot-id,omitempty"`
+	// Started says that this is the agent's first session since it was started.
+	Started bool `json:"started,omitempty"`
 }
 
 // OpenSessionResult is its result.

@@ -71,9 +71,9 @@ func newSite(t testing.TB) *site {
 		"disk":   providerfake.New(providerfake.Options{Scope: storage.ScopeMachine}),
 		"shared": providerfake.New(providerfake.Options{}),
 	}}}
-	s.start()
 	s.client = control.NewClient(filepath.Join(dir, "s"))
 	t.Cleanup(s.client.Close)
+	s.start()
 	return s
 }
 
@@ -101,6 +101,17 @@ func (s *site) start() {
 		s.must(w.Wait())
 	})
 	s.t.Cleanup(s.stop)
+	deadline := time.Now().Add(patience)
+	for {
+		_, err := s.client.Machines(s.t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatal(err)
+		}
+		<-time.After(time.Millisecond)
+	}
 }
 
 // agent starts an agent, which stops at the end of the test at the latest.

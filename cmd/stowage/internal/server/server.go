@@ -156,9 +156,14 @@ func (s *Server) openState() error {
 		return errors.Trace(err)
 	}
 	if s.config.AcceptRestored {
-		return errors.Trace(s.state.AcceptGeneration())
+		if err := s.state.AcceptGeneration(); err != nil {
+			return errors.Trace(err)
+		}
 	}
-	return nil
+	if !s.state.IsAccepted() {
+		return nil
+	}
+	return errors.Trace(s.state.RecheckEnviron("the server has started again"))
 }
 
 func (s *Server) close() error {

@@ -41,7 +41,7 @@ func (st *State) FenceMachine(machine names.MachineTag) error {
 		case !ok:
 			return errors.NewNotFound(nil, "there is no such machine")
 		case tx.presence(at).Connected:
-			return errors.NewNotValid(nil, "its agent is connected, or was so a short time ago: a machine that is on cannot be fenced")
+			return errors.NewNotValid(nil, "its agent is connected: a machine that is on cannot be fenced")
 		case record.Fenced == nil:
 			session, _ := read[sessionRecord](&tx.reader, sessionKey(at))
 			record.Fenced = &fence{Time: tx.now, BootID: session.BootID}

@@ -447,9 +447,17 @@ func TestFencedAgent(t *testing.T) {
 	w := newWorld(t)
 	web := w.enrol("web")
 	web.boot = "boot-1"
-	w.must(web.dial().Close())
-	w.must(w.clock.WaitAdvance(40*time.Second, patience, 1))
-	w.await("the machine can be fenced", func() bool { return w.FenceMachine(web.machine) == nil })
+	client := web.dial()
+	w.await("connected", func() bool { return w.handler.IsConnected(web.machine) })
+	w.handler.ExpectAbsent(web.machine)
+	if err := w.FenceMachine(web.machine); !errors.Is(err, errors.NotValid) {
+		t.Errorf("fencing a machine that is connected: %v", err)
+	}
+	w.must(client.Close())
+	w.await("the machine can be fenced", func() bool {
+		w.handler.ExpectAbsent(web.machine)
+		return w.FenceMachine(web.machine) == nil
+	})
 	if _, err := web.tryDial(); !errors.Is(err, api.ErrFenced) || !errors.Is(err, api.ErrRefused) {
 		t.Errorf("an agent of a machine that was fenced: %v", err)
 	}

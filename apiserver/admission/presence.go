@@ -26,8 +26,9 @@ type presence struct {
 
 // absence is the time since an agent has had no stream.
 type absence struct {
-	since time.Time
-	timer clock.Timer
+	session state.Session
+	since   time.Time
+	timer   clock.Timer
 }
 
 // newPresence gives each agent that was connected some time to return.
@@ -78,21 +79,25 @@ func (p *presence) startAbsence(s state.Session) {
 	if p.closed {
 		return
 	}
-	begun := &absence{since: p.config.Clock.Now()}
-	begun.timer = p.config.Clock.AfterFunc(p.config.Absence, func() {
-		p.mu.Lock()
-		absent := !p.closed && p.absences[s.Machine] == begun
-		if absent {
-			delete(p.absences, s.Machine)
-			p.running.Add(1)
-		}
-		p.mu.Unlock()
-		if absent {
-			defer p.running.Done()
-			p.note(s, false, begun.since)
-		}
-	})
+	begun := &absence{session: s, since: p.config.Clock.Now()}
+	begun.timer = p.config.Clock.AfterFunc(p.config.Absence, func() { p.endAbsence(begun) })
 	p.absences[s.Machine] = begun
+}
+
+// endAbsence notes that an agent is no longer connected, unless it has returned.
+func (p *presence) endAbsence(a *absence) {
+	p.mu.Lock()
+	absent := !p.closed && a != nil && p.absences[a.session.Machine] == a
+	if absent {
+		a.timer.Stop()
+		delete(p.absences, a.session.Machine)
+		p.running.Add(1)
+	}
+	p.mu.Unlock()
+	if absent {
+		defer p.running.Done()
+		p.note(a.session, false, a.since)
+	}
 }
 
 func (p *presence) note(s state.Session, connected bool, since time.Time) {
@@ -129,6 +134,15 @@ func (p *presence) close() {
 // IsConnected reports whether a machine's agent has a connection, or had one a short time ago.
 func (h *Handler) IsConnected(machine names.MachineTag) bool {
 	return !h.presence.lastSeen(machine).IsZero()
+}
+
+// ExpectAbsent says that somebody knows that a machine is off: if its agent has no connection now,
+// it is not waited for any longer.
+func (h *Handler) ExpectAbsent(machine names.MachineTag) {
+	h.presence.mu.Lock()
+	absent := h.presence.absences[machine]
+	h.presence.mu.Unlock()
+	h.presence.endAbsence(absent)
 }
 
 // LastSeen returns when a machine's agent last had a connection, as far as this server knows:

@@ -24,6 +24,8 @@ type Server struct {
 	// IsConnected reports whether a machine's agent has a connection, or had one a short time
 	// ago.
 	IsConnected func(names.MachineTag) bool
+	// ExpectAbsent says that a machine is off, so that its agent is not waited for.
+	ExpectAbsent func(names.MachineTag)
 }
 
 // absence returns a remark about a machine that cannot do anything for storage at the moment.
@@ -107,6 +109,7 @@ func (b *Backend) FenceMachine(_ context.Context, name string) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	b.config.Server.ExpectAbsent(machine)
 	return errors.Trace(b.state.FenceMachine(machine))
 }
 

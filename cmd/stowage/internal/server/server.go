@@ -136,7 +136,7 @@ func (s *Server) start() error {
 		Clock:      s.config.Clock,
 		Logger:     s.config.Logger,
 		Manager:    true,
-		Server:     &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected},
+		Server:     &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent},
 		Report:     s.Reports,
 	})
 	return errors.Trace(s.Run(s.manifolds(), process.IsStateFatal, s.close))

@@ -503,8 +503,7 @@ func TestMoveStorage(t *testing.T) {
 // until the machine has been restarted.
 // Promise S26.
 // Fault F35.
-func TestFencedMachine(t *testing.T) {
-	t.Parallel()
+func TestFencedMachine(t *testing.T) { // alone, since its mount namespaces have the mounts of other tests
 	s := newSite(t)
 	disks := newProgram(s.machine)
 	server := s.startServer(disks.flag(), "--unreachable-after", "1s")
@@ -580,8 +579,7 @@ exec unshare --mount --propagation private sh -c 'umount ` + s.mount("a") + ` &&
 // writing to it any more, when its agent is refused.
 // Promise S26.
 // Fault F36.
-func TestFalseFence(t *testing.T) {
-	t.Parallel()
+func TestFalseFence(t *testing.T) { // alone, since its mount namespaces have the mounts of other tests
 	s := newSite(t)
 	disks := newProgram(s.machine)
 	server := s.startServer(disks.flag(), "--unreachable-after", "1s")

@@ -377,8 +377,8 @@ func TestStatusesAfterStart(t *testing.T) {
 	check("after another start", status.Attaching)
 }
 
-// Of two agents with copies of one directory, the one that connects later goes on, and the other
-// one is refused: what it does has no effect any more.
+// Of two agents with copies of one directory, one goes on, and the other one is refused: what it
+// does has no effect any more.
 // Promise S25.
 // Fault F37.
 func TestCopiedDirectory(t *testing.T) {
@@ -389,14 +389,23 @@ func TestCopiedDirectory(t *testing.T) {
 	secret, err := web.secrets.Load()
 	w.must(err)
 	clone.secrets = &secrets{secret: secret}
-	second := clone.dial()
-	if err := first.Wait(); !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), "another agent uses a copy of its directory") {
-		t.Errorf("the agent of the directory: %v", err)
+	// The one that was connected may return before the other one has confirmed its session.
+	second, err := clone.tryDial()
+	stays, refused := second, first
+	if err == nil {
+		err = first.Wait()
+	} else {
+		stays, refused = first, nil
 	}
-	if err := web.publish(first, "sda"); err == nil || web.published() != "" {
-		t.Errorf("a call of the agent that is refused: %v, published %q", err, web.published())
+	if !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), "another agent uses a copy of its directory") {
+		t.Errorf("the agent that is refused: %v", err)
 	}
-	w.must(web.publish(second, "sdb"))
+	w.must(web.publish(stays, "sdb"))
+	if refused != nil {
+		if err := web.publish(refused, "sda"); err == nil || web.published() != "sdb" {
+			t.Errorf("a call of the agent that is refused: %v, published %q", err, web.published())
+		}
+	}
 	if now, err := w.CurrentSession(web.machine); err != nil || now.Refused.IsZero() {
 		t.Errorf("the state knows no refusal: %+v, %v", now, err)
 	}

@@ -268,6 +268,9 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if errors.Is(err, errors.Unauthorized) || errors.Is(err, errors.Forbidden) {
 		h.config.Logger.Warningf("refused an agent at %s: %v", r.RemoteAddr, err)
 	}
+	if err == nil {
+		h.presence.open(s)
+	}
 	if err == nil && args.Started {
 		err = h.config.State.RecheckMachine(e.Machine, "the agent has started again")
 	}
@@ -316,7 +319,7 @@ func answer[A, R any](h *Handler, do func(*http.Request, A) (R, error)) http.Han
 func writeError(w http.ResponseWriter, err error) {
 	status := http.StatusServiceUnavailable
 	switch {
-	case errors.Is(err, errors.Unauthorized), errors.Is(err, errors.NotFound):
+	case errors.Is(err, errors.Unauthorized):
 		status = http.StatusUnauthorized
 	case errors.Is(err, errors.Forbidden):
 		status = http.StatusForbidden

@@ -547,6 +547,33 @@ func TestPresence(t *testing.T) {
 	w.await("no longer connected", func() bool { return !connected() })
 }
 
+// A machine that fails just after its agent has opened a session, and before anything else, counts
+// as absent, and can be fenced.
+// Fault F34.
+func TestAgentThatFailsWhileItReconnects(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := web.dial()
+	connected := func() bool {
+		p, err := w.Presence(web.machine)
+		w.must(err)
+		return p.Connected
+	}
+	w.await("connected", connected)
+	web.secrets.fail(errors.New("the disk is gone"))
+	w.link.Cut()
+	w.await("a newer session", func() bool {
+		now, err := w.CurrentSession(web.machine)
+		return err == nil && now.Number > 1
+	})
+	w.must(client.Close())
+	w.await("no longer connected", func() bool {
+		w.clock.Advance(time.Minute)
+		return !connected()
+	})
+	w.must(w.FenceMachine(web.machine))
+}
+
 // renewal returns the body of a request for a certificate.
 func renewal(t *testing.T, key crypto.Signer) []byte {
 	t.Helper()

@@ -17,16 +17,18 @@ type presence struct {
 
 	mu     sync.Mutex // guards what follows
 	closed bool
+	// newest has the number of the newest session of each machine that was seen here.
+	newest map[names.MachineTag]uint64
 	// streams has the number of streams of each machine that has any.
 	streams map[names.MachineTag]int
-	// absences has the machines that have lost theirs a short time ago.
+	// absences has the machines that had an agent here a short time ago, and have no stream.
 	absences map[names.MachineTag]*absence
 	running  sync.WaitGroup
 }
 
 // absence is the time since an agent has had no stream.
 type absence struct {
-	session state.Session
+	machine names.MachineTag
 	since   time.Time
 	timer   clock.Timer
 }
@@ -35,6 +37,7 @@ type absence struct {
 func newPresence(config Config) (*presence, error) {
 	p := &presence{
 		config:   config,
+		newest:   make(map[names.MachineTag]uint64),
 		streams:  make(map[names.MachineTag]int),
 		absences: make(map[names.MachineTag]*absence),
 	}
@@ -46,61 +49,84 @@ func newPresence(config Config) (*presence, error) {
 	defer p.mu.Unlock()
 	for _, m := range machines {
 		if m.Presence.Connected {
-			p.startAbsence(state.Session{Machine: m.Tag, Number: m.Session.Number})
+			p.newest[m.Tag] = m.Session.Number
+			p.startAbsence(m.Tag)
 		}
 	}
 	return p, nil
+}
+
+// open notes that an agent has opened a session. Its stream may never begin: the machine may fail
+// at that moment.
+func (p *presence) open(s state.Session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(s)
+	if p.streams[s.Machine] == 0 {
+		p.startAbsence(s.Machine)
+	}
+}
+
+// note keeps the number of a session, if it is the newest one. The caller holds mu.
+func (p *presence) note(s state.Session) {
+	p.newest[s.Machine] = max(p.newest[s.Machine], s.Number)
 }
 
 // begin notes that an agent has a stream in its session, and returns the function that notes its
 // end.
 func (p *presence) begin(s state.Session) (end func()) {
 	p.mu.Lock()
+	p.note(s)
 	p.streams[s.Machine]++
 	if absent, ok := p.absences[s.Machine]; ok {
 		absent.timer.Stop()
 		delete(p.absences, s.Machine)
 	}
 	p.mu.Unlock()
-	p.note(s, true, p.config.Clock.Now())
+	p.set(s, true, p.config.Clock.Now())
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.streams[s.Machine]--
 		if p.streams[s.Machine] == 0 {
 			delete(p.streams, s.Machine)
-			p.startAbsence(s)
+			p.startAbsence(s.Machine)
 		}
 	}
 }
 
 // startAbsence begins to measure the absence of an agent. The caller holds mu.
-func (p *presence) startAbsence(s state.Session) {
+func (p *presence) startAbsence(machine names.MachineTag) {
 	if p.closed {
 		return
 	}
-	begun := &absence{session: s, since: p.config.Clock.Now()}
+	if earlier, ok := p.absences[machine]; ok {
+		earlier.timer.Stop()
+	}
+	begun := &absence{machine: machine, since: p.config.Clock.Now()}
 	begun.timer = p.config.Clock.AfterFunc(p.config.Absence, func() { p.endAbsence(begun) })
-	p.absences[s.Machine] = begun
+	p.absences[machine] = begun
 }
 
 // endAbsence notes that an agent is no longer connected, unless it has returned.
 func (p *presence) endAbsence(a *absence) {
 	p.mu.Lock()
-	absent := !p.closed && a != nil && p.absences[a.session.Machine] == a
+	absent := !p.closed && a != nil && p.absences[a.machine] == a
+	session := state.Session{}
 	if absent {
 		a.timer.Stop()
-		delete(p.absences, a.session.Machine)
+		delete(p.absences, a.machine)
+		session = state.Session{Machine: a.machine, Number: p.newest[a.machine]}
 		p.running.Add(1)
 	}
 	p.mu.Unlock()
 	if absent {
 		defer p.running.Done()
-		p.note(a.session, false, a.since)
+		p.set(session, false, a.since)
 	}
 }
 
-func (p *presence) note(s state.Session, connected bool, since time.Time) {
+func (p *presence) set(s state.Session, connected bool, since time.Time) {
 	if err := p.config.State.SetConnected(s.Machine, s.Number, connected, since); err != nil {
 		p.config.Logger.Warningf("%v", err)
 	}

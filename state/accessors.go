@@ -121,9 +121,14 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	return errors.Annotate(firstError(results), "setting statuses")
+}
+
+// firstError returns the first error among the results, or nil.
+func firstError(results []params.ErrorResult) error {
 	for _, result := range results {
 		if result.Error != nil {
-			return errors.Annotate(result.Error, "setting statuses")
+			return result.Error
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
@@ -25,7 +24,7 @@ func (st *State) RecheckEnviron(why string) error {
 }
 
 func (a *Accessor) recheck(why string) error {
-	var statuses []params.EntityStatusArgs
+	var attached []entityTag
 	err := a.st.view(func(r *reader, snapshot kv.Snapshot) error {
 		for _, kind := range []string{volumeAttachmentIndex, filesystemAttachmentIndex} {
 			err := snapshot.Scan(indexPrefix(a.scope, kind), func(key string, data []byte) error {
@@ -34,15 +33,10 @@ func (a *Accessor) recheck(why string) error {
 					return errors.Trace(err)
 				}
 				i, e, err := r.resolve(entry, entityTag(path.Base(key)))
-				if err != nil {
-					return errors.Trace(err)
+				if err == nil && i.isAttached(e) {
+					attached = append(attached, e.Tag)
 				}
-				if i.Life == life.Alive && !e.Attachment.detaching() && e.Status.Status == status.Attached {
-					statuses = append(statuses, params.EntityStatusArgs{
-						Tag: string(e.Tag), Status: string(status.Attaching), Info: "rechecking: " + why,
-					})
-				}
-				return nil
+				return errors.Trace(err)
 			})
 			if err != nil {
 				return errors.Trace(err)
@@ -50,8 +44,25 @@ func (a *Accessor) recheck(why string) error {
 		}
 		return nil
 	})
-	if err == nil && len(statuses) > 0 {
-		err = a.SetStatus(statuses)
+	if err != nil {
+		return errors.Trace(err)
 	}
-	return errors.Trace(err)
+	results, err := updateEach(a, attached, func(tx *txn, tag entityTag) error {
+		// It may have been detached or removed since.
+		return ignoreNotFound(a.changeEntity(tx, tag, func(i *instance, e *entity) error {
+			if i.isAttached(e) {
+				e.Status.set(status.Attaching, "rechecking: "+why, tx.now)
+			}
+			return nil
+		}))
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(firstError(results))
+}
+
+// isAttached reports whether an entity is attached, as far as is known, and is to stay so.
+func (i *instance) isAttached(e *entity) bool {
+	return i.Life == life.Alive && e.Attachment != nil && !e.Attachment.detaching() && e.Status.Status == status.Attached
 }

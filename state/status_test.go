@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // The status of an instance is the higher-ranking status of its volume and filesystem.
@@ -281,6 +283,37 @@ func TestRecheck(t *testing.T) {
 	if v := w.one("environ").Volume; v.Status != status.Attaching || v.Message != "rechecking: y" {
 		t.Errorf("the environment's volume is %s %q", v.Status, v.Message)
 	}
+}
+
+// What is removed while a machine's storage is rechecked is no error.
+func TestRecheckDuringRemoval(t *testing.T) {
+	store := &hookedStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	w.add("it", "loop", block)
+	w.add("other", "loop", block)
+	w.work()
+	store.before = func() {
+		w.must(w.RemoveStorage([]string{"it"}))
+		w.work()
+	}
+	w.must(w.RecheckMachine(machine0, "x"))
+	if s := w.one("other"); s.Message != "rechecking: x" {
+		t.Errorf("the other storage is %s %q", s.Status, s.Message)
+	}
+}
+
+// hookedStore calls before ahead of its next update.
+type hookedStore struct {
+	kv.Store
+	before func()
+}
+
+func (s *hookedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
+	if before := s.before; before != nil {
+		s.before = nil
+		before()
+	}
+	return s.Store.Update(ctx, fn)
 }
 
 func TestSetStatusSetsValidOnes(t *testing.T) {

@@ -306,6 +306,24 @@ func TestManagedFilesystemReturns(t *testing.T) {
 	}
 	_, err = create("0/8", "11111111-2222-3333-4444-555555555555", owner)
 	mt.CheckError(err, true, "already in use as "+first.FilesystemId)
+
+	// As long as it is mounted, the record stays: it is what shows that the mount is ours.
+	at := mt.Attachment(false)
+	at.Filesystem, at.FilesystemId = names.NewFilesystemTag("0/7"), first.FilesystemId
+	attached, err := mt.Source().AttachFilesystems(mt.CallContext(), []storage.FilesystemAttachmentParams{at})
+	if err != nil || len(attached) != 1 || attached[0].Error != nil {
+		t.Fatalf("attaching: %v, %v", attached, err)
+	}
+	_, err = create("0/9", owner, owner)
+	mt.CheckError(err, false, "in use")
+	detached, err := mt.Source().DetachFilesystems(mt.CallContext(), []storage.FilesystemAttachmentParams{at})
+	if err != nil || len(detached) != 1 || detached[0] != nil {
+		t.Fatalf("detaching: %v, %v", detached, err)
+	}
+	if n := mt.Mounts(); n != 0 {
+		t.Errorf("%d mounts are left", n)
+	}
+
 	again, err := create("0/9", owner, owner)
 	if err != nil {
 		t.Fatal(err)

@@ -48,18 +48,18 @@ func (f *filesystem) takeOver(found signature.Signature) error {
 		return errors.Trace(err)
 	}
 	own := storage.OwnerOf(f.rec.ResourceTags)
-	switch {
-	case known == "":
-	case own.EntityUUID != "" && owner == own:
-		// It was on this machine before, and left while the machine was off.
-		if err := f.call.Records.Remove(known); err != nil {
-			return errors.Annotatef(err, "replacing the record of %s", known)
-		}
-	default:
+	returns := own.EntityUUID != "" && owner == own // it was on this machine before, and left while the machine was off
+	if known != "" && !returns {
 		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is already in use as %s: remove that filesystem first", found.Type, found.UUID, known))
 	}
 	if err := checkFree(f.dev); err != nil {
 		return errors.Annotate(err, "taking over the filesystem (unmount it first)")
+	}
+	if known != "" {
+		// Not before: the record is what shows that a mount is ours.
+		if err := f.call.Records.Remove(known); err != nil {
+			return errors.Annotatef(err, "replacing the record of %s", known)
+		}
 	}
 	f.rec.Type, f.rec.UUID, f.rec.Size = found.Type, found.UUID, f.dev.Size
 	return f.ready()

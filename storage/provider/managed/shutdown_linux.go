@@ -17,7 +17,8 @@ const iocShutdown = 0x8004587d
 // ShutDown makes the kernel stop using filesystems on volumes of the environment that are mounted
 // here: nothing is written to them any more, not even what is in memory, and every access fails.
 // It is for a machine whose volumes may be in use on another one. They stay mounted. ShutDown
-// returns the mount points of what it has shut down; the error is about the others.
+// returns the mount points of what it has shut down; the error is about the others. It leaves out
+// filesystems that were imported, since their records name no volume: a server's agent has none.
 func ShutDown(ctx context.Context, storageDir string) ([]string, error) {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)

@@ -30,9 +30,8 @@ func (i *instance) filesystemAttributes() attributes {
 // all or none. An instance that is there already stays. A later request to detach, attach or
 // remove the instance ends the move. Errors name the instance. They satisfy errors.IsNotFound if a
 // name or the machine does not exist, errors.IsNotSupported if an instance is bound to its
-// machine, and errors.IsNotValid if an instance is being removed, if the machine that it is to
-// leave is not connected (see [State.FenceMachine]), or if it may have a filesystem that is not
-// recorded.
+// machine, and errors.IsNotValid if an instance is being removed, or if the machine that it is to
+// leave is not connected (see [State.FenceMachine]).
 func (st *State) MoveStorage(names []string, machine names.MachineTag) error {
 	target := newMachineTag(machine)
 	return st.update(func(tx *txn) error {

@@ -51,12 +51,12 @@ type Session struct {
 const ErrSessionEnded = errors.ConstError("the session has ended")
 
 // OpenSession begins a session of a machine's agent, and ends the one before. secret is that of
-// the last session that the agent has stored, and empty for its first. The error satisfies
-// errors.IsNotFound if there is no such machine, and errors.IsUnauthorized if the secret is not
-// the current one: then another agent uses a copy of the agent's directory. In a new generation
-// of the state, the first session of a machine needs no secret. bootID identifies the time since
-// the machine was started; a machine that was fenced is refused, with
-// an error that satisfies errors.IsForbidden, until it has been restarted.
+// the last session that the agent has stored, and empty for its first. In a new generation of the
+// state, the first session of a machine needs no secret. bootID identifies the time since the
+// machine was started. The error satisfies errors.IsNotFound if there is no such machine,
+// errors.IsUnauthorized if the secret is not the current one, since another agent uses a copy of
+// the agent's directory, and errors.IsForbidden if the machine was fenced and has not been
+// restarted.
 func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (Session, error) {
 	at := newMachineTag(machine)
 	opened := Session{Machine: machine, Secret: rand.Text()}

@@ -20,6 +20,13 @@
 //	list-volumes      lists all volumes that have been made
 //	describe-volumes  describes volumes
 //
+// Two more operations are for programs that have to act on the machine to which a volume is
+// attached. The machine's agent runs its own copy of the program, if attach-volumes has answered
+// with a plan of the device-type program:
+//
+//	connect-volumes     makes the devices of volumes appear on this machine
+//	disconnect-volumes  undoes that
+//
 // The request has a list of arguments. The answer has a list of results, of the same length
 // and in the same order. list-volumes has no arguments, and a result for each volume.
 //
@@ -32,7 +39,8 @@
 //	             volumes of other environments may have the same name, and so may
 //	             another volume of this one after its state was restored
 //	size-mib     create: the minimum size
-//	attributes   create: the settings of the volume's pool, an object
+//	attributes   create: the settings of the volume's pool, an object;
+//	             connect, disconnect: the attributes of the plan
 //	tags         create: the tags to set on the volume, an object of strings; they
 //	             name the volume's owner, see below
 //	volume-id    all but create: the ID that create-volumes gave the volume
@@ -42,7 +50,7 @@
 //	read-only    with machine: true if the volume must not be written there
 //
 // A result has an error, or else these members as far as they apply. detach-volumes,
-// destroy-volumes and release-volumes have none: {}.
+// disconnect-volumes, destroy-volumes and release-volumes have none: {}.
 //
 //	volume-id    create, list, describe: the volume's ID from now on
 //	size-mib     create, describe: the volume's size; create: if omitted, the size
@@ -52,7 +60,8 @@
 //	persistent   create, describe: true if the volume outlives its machine
 //	new          create: true if the volume was made for this tag and nobody can
 //	             have written to it
-//	attachment   attach; create, if the volume was also attached: an object
+//	attachment   attach; connect; create, if the volume was also attached: an
+//	             object
 //	tags         list: the tags that the volume was made with
 //	attached     list: true if the volume is attached to a machine
 //
@@ -66,8 +75,8 @@
 //	             change
 //	read-only    true if the device cannot be written
 //	plan         what the machine must do before the device appears: an object
-//	             with a device-type, "local" (nothing) or "iscsi", and attributes,
-//	             an object of strings
+//	             with a device-type, "local" (nothing), "iscsi" or "program", and
+//	             attributes, an object of strings
 //
 // An error is an object with a message, which users see, and a code:
 //

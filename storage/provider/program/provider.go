@@ -38,7 +38,7 @@ func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, e
 	if err := p.ValidateConfig(config); err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &source{path: p.path}, nil
+	return &source{name: p.name, path: p.path}, nil
 }
 
 // FilesystemSource implements [storage.Provider]. The error satisfies errors.IsNotSupported.

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ var (
 
 // source runs the program for each bulk call.
 type source struct {
+	name    storage.ProviderType
 	path    string
 	devices devices
 
@@ -57,7 +59,7 @@ func (s *source) IsNewVolume(id string) bool {
 
 // call runs the program for one operation. The results have the order and number of the
 // arguments, unless there are no arguments.
-func (s *source) call(ctx envcontext.ProviderCallContext, operation string, args []argument) ([]result, error) {
+func (s *source) call(ctx context.Context, operation string, args []argument) ([]result, error) {
 	if err := check(s.path); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -106,7 +108,7 @@ func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage
 		}
 		return arg
 	}, func(i int, r result) {
-		results[i].Volume, results[i].VolumeAttachment, results[i].Error = created(all[i], r)
+		results[i].Volume, results[i].VolumeAttachment, results[i].Error = s.created(all[i], r)
 		if v := results[i].Volume; v != nil {
 			s.noteNew(v.VolumeId, r.New)
 		}
@@ -118,7 +120,7 @@ func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage
 }
 
 // created returns the volume, attachment or error in the result of a creation.
-func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.VolumeAttachment, error) {
+func (s *source) created(p storage.VolumeParams, r result) (*storage.Volume, *storage.VolumeAttachment, error) {
 	if err := r.Error.err(); err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +141,7 @@ func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.Volume
 	if p.Attachment == nil {
 		return nil, nil, errors.Errorf("the program attached volume %s, but no attachment was requested", info.VolumeId)
 	}
-	attached, err := r.attached(p.Tag, p.Attachment.Machine)
+	attached, err := r.attached(s.name, p.Tag, p.Attachment.Machine)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -235,7 +237,7 @@ func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage
 		return attachmentArgument(all[i])
 	}, func(i int, r result) {
 		if results[i].Error = r.Error.err(); results[i].Error == nil {
-			results[i].VolumeAttachment, results[i].Error = r.attached(all[i].Volume, all[i].Machine)
+			results[i].VolumeAttachment, results[i].Error = r.attached(s.name, all[i].Volume, all[i].Machine)
 		}
 	})
 	s.devices.claim(len(all), func(i int) *storage.VolumeAttachment { return results[i].VolumeAttachment }, func(i int, err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"strings"
 	"unicode"
@@ -175,8 +176,8 @@ func (r result) info() (storage.VolumeInfo, error) {
 	}, nil
 }
 
-// attached returns the attachment that a result describes.
-func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.VolumeAttachment, error) {
+// attached returns the attachment that a result of a provider's program describes.
+func (r result) attached(provider storage.ProviderType, volume names.VolumeTag, machine names.Tag) (*storage.VolumeAttachment, error) {
 	a := r.Attachment
 	if a == nil {
 		return nil, errors.New("the program gave neither an attachment nor an error")
@@ -211,10 +212,15 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 		if err := checkText("device-type", string(a.Plan.DeviceType)); err != nil {
 			return nil, err
 		}
-		attached.PlanInfo = &storage.VolumeAttachmentPlanInfo{
-			DeviceType:       a.Plan.DeviceType,
-			DeviceAttributes: a.Plan.Attributes,
+		attributes := a.Plan.Attributes
+		if a.Plan.DeviceType == DeviceType {
+			if _, ok := attributes[providerAttribute]; ok {
+				return nil, errors.Errorf("the program gave a plan with the attribute %q, which is reserved", providerAttribute)
+			}
+			attributes = map[string]string{providerAttribute: string(provider)}
+			maps.Copy(attributes, a.Plan.Attributes)
 		}
+		attached.PlanInfo = &storage.VolumeAttachmentPlanInfo{DeviceType: a.Plan.DeviceType, DeviceAttributes: attributes}
 	}
 	return attached, nil
 }

@@ -63,10 +63,10 @@ func FuzzAnswer(f *testing.F) {
 				}
 			}
 			p := storage.VolumeParams{Tag: names.NewVolumeTag("0"), Size: 1024, Attachment: &storage.VolumeAttachmentParams{}}
-			if volume, _, err := created(p, r); err == nil && (volume.Size < p.Size || r.Error != nil) {
+			if volume, _, err := (&source{name: "disks"}).created(p, r); err == nil && (volume.Size < p.Size || r.Error != nil) {
 				t.Errorf("%+v is accepted as a volume of %d MiB", r, p.Size)
 			}
-			attached, err := r.attached(p.Tag, names.NewMachineTag("0"))
+			attached, err := r.attached("disks", p.Tag, names.NewMachineTag("0"))
 			if err != nil {
 				shown("error", err.Error(), 2048)
 				continue

@@ -642,3 +642,88 @@ func TestFalseFence(t *testing.T) { // alone, since its mount namespaces have th
 	db.stop()
 	server.stop()
 }
+
+// Volumes of a program that acts on the machines move between them, and no two have one at a time.
+func TestSharedDirectory(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	shared := filepath.Join(s.dir, "shared")
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(shared, "provider"), "../examples/shared-directory").CombinedOutput(); err != nil {
+		t.Fatalf("building the example: %v\n%s", err, out)
+	}
+	flag := "--provider=shared=" + filepath.Join(shared, "provider")
+	server := s.startServer(flag, "--unreachable-after", "1s", "--retry-min", "300ms")
+	web, db := s.startAgent("web", s.token(), flag), s.startAgent("db", s.token(), flag, "--retry-min", "300ms")
+	bare := s.startAgent("bare", s.token())
+	s.writeSpec(`storage:
+- {name: a, directive: "shared,16M", kind: filesystem, mount: MNT/a, machine: web}
+- {name: b, directive: "shared,16M", kind: block, machine: db}
+- {name: c, directive: "shared,16M", kind: block, machine: web}
+`)
+	s.apply()
+	s.write("a", "precious")
+	holders := func() map[string]int {
+		t.Helper()
+		found := make(map[string]int)
+		all, err := filepath.Glob(filepath.Join(shared, "holders", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range all {
+			holder, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			machine, _, _ := strings.Cut(string(holder), " ")
+			found[machine]++
+		}
+		return found
+	}
+	if got := fmt.Sprint(holders()); got != "map[machine-0:2 machine-1:1]" {
+		t.Errorf("the volumes are held by %s", got)
+	}
+	s.must("move", "a", "--to", "db", "--wait", "--timeout", "60s")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after the move, the storage has %q", got)
+	}
+	if got := fmt.Sprint(holders()); got != "map[machine-0:1 machine-1:2]" {
+		t.Errorf("after the move, the volumes are held by %s", got)
+	}
+
+	// A machine whose agent has no such program says so, and the storage can leave it again.
+	s.must("move", "b", "--to", "bare")
+	s.poll("the status does not say what is missing", func() bool {
+		return strings.Contains(s.status()["b"].Message, `this machine has no program of provider "shared": start its agent with --provider shared=PATH`)
+	})
+	bare.stop()
+	bare = s.startAgent("bare", "", flag)
+	s.poll("the storage is not attached", func() bool { return s.status()["b"].Status == "attached" })
+	s.must("move", "b", "--to", "db", "--wait", "--timeout", "60s")
+
+	s.must("remove", "c", "--wait")
+
+	// A machine goes off, and another one gets its storage.
+	db.kill()
+	s.poll("the machine is not unreachable", func() bool { return s.machines()["db"] == "unreachable" })
+	unix.Sync()
+	unmountAndDetach(t, s.mount("a")) // the power cut
+	unmountAndDetach(t, shared)
+	s.must("machine", "fence", "db", "--confirmed")
+	s.must("move", "a", "b", "--to", "web", "--wait", "--timeout", "60s")
+	if got := s.read("a"); got != "precious" {
+		t.Errorf("after the machine has failed, the storage has %q", got)
+	}
+	if got := fmt.Sprint(holders()); got != "map[machine-0:2]" {
+		t.Errorf("after the machine has failed, the volumes are held by %s", got)
+	}
+	s.must("remove", "a", "b", "--wait")
+	for _, p := range []*process{web, bare, server} {
+		p.stop()
+	}
+	s.wantNoStorageIn("web", "bare")
+	for _, dir := range []string{"volumes", "tags", "holders"} {
+		if left, err := filepath.Glob(filepath.Join(shared, dir, "*")); err != nil || len(left) > 0 {
+			t.Errorf("left %q, %v", left, err)
+		}
+	}
+}

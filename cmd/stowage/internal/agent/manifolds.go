@@ -5,6 +5,7 @@ import (
 	"github.com/juju/worker/v4/dependency"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
+	"github.com/stowage-io/stowage/storage/provider/program"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -37,6 +38,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			ManifoldConfig: a.Provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
 			StorageDir:     a.dir.Storage(),
+			Plans:          program.Plans(a.config.Registry),
 			Mounts:         mounts.Watch,
 		}),
 	}

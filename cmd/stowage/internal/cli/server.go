@@ -104,6 +104,9 @@ The first time it needs a token, which "stowage token create --role machine" pri
 the server: with --token, --token-file or $STOWAGE_TOKEN. From then on it has a
 certificate in its data directory, and the token may be empty.
 
+--provider NAME=PATH is needed if the program of one of the server's providers has to act on
+the machine itself. NAME is the same as on the server.
+
 Storage in use is left alone when the agent stops, when the server is gone, and when the
 server refuses the agent.`,
 		Args: noArgs("leave the argument out"),

@@ -26,6 +26,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/storage/provider/program"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -205,6 +206,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			ManifoldConfig: a.Provisioner(machineAccessors, a.machine.String()),
 			Machine:        a.machine,
 			StorageDir:     a.dir.Storage(),
+			Plans:          program.Plans(a.config.Registry),
 			Mounts:         mounts.Watch,
 		}),
 	}

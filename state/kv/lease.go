@@ -9,15 +9,16 @@ import (
 // Leaser is an optional capability of a [Store] that several processes share. A process that
 // alone has a store, such as that of package boltkv, needs no lease.
 type Leaser interface {
-	// Acquire waits until no other process holds the lease of this name, and takes it.
+	// Acquire waits until no other process holds the lease of this name, and takes it. Then
+	// snapshots have what the earlier holders have committed.
 	Acquire(ctx context.Context, name string) (Lease, error)
 }
 
 // Lease is the right of one process at a time to do something. It ends when the process
 // releases it, or cannot renew it any more. Its methods are safe for concurrent use.
 type Lease interface {
-	// Fence returns a number that is greater than that of every earlier holder of the lease.
-	Fence() uint64
+	// Term returns a number that is greater than that of every earlier holder of the lease.
+	Term() uint64
 
 	// Done is closed when the holder must stop: early enough, by the holder's own clock, that
 	// it has a third of the lease's duration to do so before another process can acquire the

@@ -12,7 +12,7 @@ import (
 )
 
 // lease implements [kv.Lease]: a key that etcd deletes when it is not kept alive. The revision
-// that created the key is the fence, and a transaction with the lease compares it.
+// that created the key is the term, and a transaction with the lease compares it.
 type lease struct {
 	store    *Store
 	key      string
@@ -35,6 +35,11 @@ func (s *Store) Acquire(ctx context.Context, name string) (kv.Lease, error) {
 	for {
 		l, held, err := s.tryAcquire(ctx, key)
 		if l != nil {
+			// The holder sees what earlier ones have committed.
+			if err := s.await(ctx, l.revision); err != nil {
+				_ = l.Release(context.WithoutCancel(ctx)) // it ends by itself
+				return nil, errors.Annotatef(err, "acquiring the lease %q", name)
+			}
 			return l, nil
 		}
 		if err == nil {
@@ -130,7 +135,7 @@ func (l *lease) renew(ctx context.Context, renewed time.Time) {
 	}
 }
 
-func (l *lease) Fence() uint64 { return uint64(l.revision) }
+func (l *lease) Term() uint64 { return uint64(l.revision) }
 
 func (l *lease) Done() <-chan struct{} { return l.done }
 

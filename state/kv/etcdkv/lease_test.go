@@ -45,8 +45,8 @@ func TestLease(t *testing.T) {
 	}
 	<-held.Done()
 	after := <-next
-	if after.Fence() <= held.Fence() {
-		t.Errorf("fence %d after %d", after.Fence(), held.Fence())
+	if after.Term() <= held.Term() {
+		t.Errorf("term %d after %d", after.Term(), held.Term())
 	}
 	if err := put(kv.WithLease(t.Context(), held), first, "key", "3"); !errors.Is(err, kv.ErrLeaseLost) {
 		t.Errorf("a transaction with a lease that was released: %v", err)

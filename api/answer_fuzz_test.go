@@ -90,7 +90,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, status uint16, answer, stream string) {
 		h := &hostile{status: int(status), answer: answer, stream: stream}
-		config := api.Config{URL: "https://server", Logger: &world{}, MinDelay: time.Nanosecond, MaxDelay: time.Nanosecond}
+		config := api.Config{URLs: []string{"https://server"}, Logger: &world{}, MinDelay: time.Nanosecond, MaxDelay: time.Nanosecond}
 		client, err := api.Dial(context.Background(), api.WithTransport(config, h))
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func FuzzAnswer(f *testing.F) {
 func dialHostile(t *testing.T, answer string) api.Accessors {
 	t.Helper()
 	h := &hostile{status: http.StatusOK, answer: answer}
-	config := api.Config{URL: "https://server", Logger: &world{}}
+	config := api.Config{URLs: []string{"https://server"}, Logger: &world{}}
 	client, err := api.Dial(context.Background(), api.WithTransport(config, h))
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestHugeAnswer(t *testing.T) {
 func TestErrorPage(t *testing.T) {
 	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadGateway} {
 		h := &hostile{status: status, answer: "<html>"}
-		client, err := api.Dial(context.Background(), api.WithTransport(api.Config{URL: "https://server", Logger: &world{}, MinDelay: 1, MaxDelay: 1}, h))
+		client, err := api.Dial(context.Background(), api.WithTransport(api.Config{URLs: []string{"https://server"}, Logger: &world{}, MinDelay: 1, MaxDelay: 1}, h))
 		if err != nil {
 			t.Fatal(err)
 		}

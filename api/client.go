@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +47,9 @@ type Logger interface {
 
 // Config configures a [Client].
 type Config struct {
-	// URL is the address of the server: https://HOST[:PORT]. Required.
-	URL string
+	// URLs are the addresses of the servers, which share one state: https://HOST[:PORT]. The client
+	// uses one at a time, and the next one when it cannot connect. At least one is required.
+	URLs []string
 	// TLS says whom the client trusts, and who it is. Nil: it trusts the certificates that
 	// the machine trusts.
 	TLS *tls.Config
@@ -78,12 +80,18 @@ type Config struct {
 // Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or
 // nil.
 func (c Config) Validate() error {
-	address, err := url.Parse(c.URL)
+	for _, text := range c.URLs {
+		address, err := url.Parse(text)
+		switch {
+		case err != nil:
+			return errors.NewNotValid(err, "URL")
+		case address.Scheme != "https" || address.Host == "" || strings.Trim(address.Path, "/") != "" || address.RawQuery != "":
+			return errors.NotValidf("URL %q (want https://HOST[:PORT])", text)
+		}
+	}
 	switch {
-	case err != nil:
-		return errors.NewNotValid(err, "URL")
-	case address.Scheme != "https" || address.Host == "" || strings.Trim(address.Path, "/") != "" || address.RawQuery != "":
-		return errors.NotValidf("URL %q (want https://HOST[:PORT])", c.URL)
+	case len(c.URLs) == 0:
+		return errors.NotValidf("empty URLs")
 	case c.Logger == nil:
 		return errors.NotValidf("nil Logger")
 	case c.MinDelay < 0:
@@ -97,7 +105,10 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	c.URL = strings.TrimRight(c.URL, "/")
+	c.URLs = slices.Clone(c.URLs)
+	for i := range c.URLs {
+		c.URLs[i] = strings.TrimRight(c.URLs[i], "/")
+	}
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
 	}
@@ -150,8 +161,12 @@ type Client struct {
 	ctx    context.Context // ends when the client is dying
 
 	mu sync.Mutex // guards what follows
-	// session is the number of the current session, or empty.
+	// server is the index of the URL that is in use.
+	server int
+	// session is the number of the current session on that server, or empty.
 	session string
+	// opened says that there has been a session.
+	opened bool
 	// stream is nil while there is no connection.
 	stream *stream
 	// reconnected is closed, and replaced, when a stream begins.
@@ -186,7 +201,7 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 		return nil, errors.Trace(c.failure())
 	case <-ctx.Done():
 		_ = c.Close()
-		return nil, errors.Annotatef(context.Cause(ctx), "connecting to %s", config.URL)
+		return nil, errors.Annotatef(context.Cause(ctx), "connecting to %s", strings.Join(config.URLs, ", "))
 	}
 }
 
@@ -239,11 +254,11 @@ func (c *Client) run() error {
 
 func (c *Client) keepConnected() error {
 	delays := c.newBackoff()
-	logged := "" // why the connection is lost, if it is
+	logged := make(map[string]bool) // why the connection is lost, if it is
 	for {
 		connected, err := c.serveStream(func() {
-			if logged != "" {
-				c.config.Logger.Infof("connected to %s again", c.config.URL)
+			if len(logged) > 0 {
+				c.config.Logger.Infof("connected to %s again", c.Server())
 			}
 		})
 		switch {
@@ -252,15 +267,38 @@ func (c *Client) keepConnected() error {
 		case !isLost(err):
 			return err
 		case connected:
-			delays, logged = c.newBackoff(), ""
+			delays = c.newBackoff()
+			clear(logged)
 		}
-		if reason := err.Error(); reason != logged {
-			c.config.Logger.Warningf("no connection to %s: %s; trying again", c.config.URL, reason)
-			logged = reason
+		if reason := fmt.Sprintf("no connection to %s: %s", c.Server(), err); !logged[reason] {
+			c.config.Logger.Warningf("%s; trying again", reason)
+			logged[reason] = true
+		}
+		if !connected {
+			c.useNextServer()
 		}
 		if !c.wait(delays.next(), nil) {
 			return nil
 		}
+	}
+}
+
+// Server returns the URL that is in use.
+func (c *Client) Server() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config.URLs[c.server]
+}
+
+// useNextServer makes further requests go to the next server. A session belongs to the server that
+// has opened it: another one may not know yet what the agent has done before. So no call is
+// answered until there is a new one.
+func (c *Client) useNextServer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.config.URLs) > 1 {
+		c.server = (c.server + 1) % len(c.config.URLs)
+		c.session = ""
 	}
 }
 
@@ -347,12 +385,15 @@ func (c *Client) post(ctx context.Context, method string, body io.Reader) (*http
 }
 
 func (c *Client) postTo(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.URL+path, body)
+	c.mu.Lock()
+	server, session := c.config.URLs[c.server], c.session
+	c.mu.Unlock()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server+path, body)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
-	if session := c.currentSession(); session != "" {
+	if session != "" {
 		request.Header.Set(agentwire.SessionHeader, session)
 	}
 	response, err := c.http.Do(request)

@@ -6,6 +6,7 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/juju/errors"
@@ -26,53 +27,74 @@ func Enrol(ctx context.Context, config Config, token trust.Token, name string, k
 	if err != nil {
 		return nil, nil, errors.Annotate(err, "encoding the public key")
 	}
+	what := "enrolling"
+	result, ca, err := admit[agentwire.CertificateResult](ctx, config, token, what, agentwire.EnrolPath,
+		agentwire.EnrolRequest{Token: token.Secret, Name: name, Key: der})
+	return []byte(result.Certificate), ca, errors.Trace(err)
+}
+
+// Join returns the certificate authority of the servers with the URL, with its key, both in PEM, to
+// a server that has a token. It tries until the context ends or the server refuses. The token is
+// used up even if the answer is lost.
+func Join(ctx context.Context, config Config, token trust.Token) (ca, key []byte, err error) {
+	if err := config.Validate(); err != nil {
+		return nil, nil, errors.Trace(err)
+	}
+	what := "joining the servers"
+	result, ca, err := admit[agentwire.JoinResult](ctx, config, token, what, agentwire.JoinPath, agentwire.JoinRequest{Token: token.Secret})
+	return ca, []byte(result.Key), errors.Trace(err)
+}
+
+// admit makes a request with a token, until the context ends or the server refuses. It returns the
+// result, and the certificate of the token's authority.
+func admit[R any](ctx context.Context, config Config, token trust.Token, what, path string, args any) (result R, ca []byte, err error) {
 	config = config.withDefaults()
 	config.TLS = token.ClientConfig(config.Clock.Now)
 	c := &Client{config: config, http: http.Client{Transport: config.newTransport(), CheckRedirect: refuseRedirect}}
 	defer c.http.CloseIdleConnections()
-	body, err := json.Marshal(agentwire.EnrolRequest{Token: token.Secret, Name: name, Key: der})
+	body, err := json.Marshal(args)
 	if err != nil {
-		return nil, nil, errors.Trace(err)
+		return result, nil, errors.Trace(err)
 	}
-	logged := ""
+	logged := make(map[string]bool)
 	for delays := c.newBackoff(); ; {
-		certificate, ca, err := c.enrolOnce(ctx, token, body)
+		result, ca, err := admitOnce[R](ctx, c, token, path, body)
 		if !isLost(err) || ctx.Err() != nil {
-			return certificate, ca, errors.Annotatef(err, "enrolling at %s", config.URL)
+			return result, ca, errors.Annotatef(err, "%s at %s", what, c.Server())
 		}
-		if reason := err.Error(); reason != logged {
-			config.Logger.Warningf("enrolling at %s: %s; trying again", config.URL, reason)
-			logged = reason
+		if reason := fmt.Sprintf("%s at %s: %s", what, c.Server(), err); !logged[reason] {
+			config.Logger.Warningf("%s; trying again", reason)
+			logged[reason] = true
 		}
+		c.useNextServer()
 		timer := config.Clock.NewTimer(delays.next())
 		select {
 		case <-timer.Chan():
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, nil, errors.Annotatef(err, "enrolling at %s", config.URL)
+			return result, nil, errors.Annotatef(err, "%s at %s", what, c.Server())
 		}
 	}
 }
 
-func (c *Client) enrolOnce(ctx context.Context, token trust.Token, body []byte) (certificate, ca []byte, err error) {
-	response, err := c.postTo(ctx, agentwire.EnrolPath, bytes.NewReader(body))
+func admitOnce[R any](ctx context.Context, c *Client, token trust.Token, path string, body []byte) (result R, ca []byte, err error) {
+	response, err := c.postTo(ctx, path, bytes.NewReader(body))
 	if err != nil {
 		if errors.Is(err, errors.Unauthorized) { // by the token, which does not know the server
-			return nil, nil, errors.WithType(errors.New(err.Error()), ErrRefused)
+			return result, nil, errors.WithType(errors.New(err.Error()), ErrRefused)
 		}
-		return nil, nil, err
+		return result, nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	data, err := readAnswer(response)
 	if err != nil {
-		return nil, nil, err
+		return result, nil, err
 	}
-	result, err := decode[agentwire.CertificateResult](data)
-	if err != nil {
-		return nil, nil, err
+	if result, err = decode[R](data); err != nil {
+		return result, nil, err
 	}
 	ca, err = token.CA(*response.TLS)
-	return []byte(result.Certificate), ca, errors.Trace(err)
+	return result, ca, errors.Trace(err)
 }
 
 // Renew returns a new certificate, in PEM, for the agent of a client with a certificate. It makes

@@ -314,7 +314,8 @@ func TestDialFails(t *testing.T) {
 		t.Errorf("no server: %v", err)
 	}
 	for want, change := range map[string]func(*api.Config){
-		"URL":      func(c *api.Config) { c.URL = "http://localhost" },
+		"URL":      func(c *api.Config) { c.URLs = []string{"http://localhost"} },
+		"URLs":     func(c *api.Config) { c.URLs = nil },
 		"Logger":   func(c *api.Config) { c.Logger = nil },
 		"MinDelay": func(c *api.Config) { c.MinDelay = -1 },
 	} {

@@ -29,7 +29,7 @@ func (c *Client) openSession(ctx context.Context) error {
 	if err != nil {
 		return &lostError{errors.Annotate(err, "reading the secret of the last session")}
 	}
-	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID, Started: c.currentSession() == ""})
+	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID, Started: !c.hasOpened()})
 	if errors.Is(err, errForbidden) {
 		return errors.WithType(err, ErrFenced)
 	}
@@ -44,14 +44,15 @@ func (c *Client) openSession(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.session = strconv.FormatUint(opened.Number, 10)
+	c.session, c.opened = strconv.FormatUint(opened.Number, 10), true
 	return nil
 }
 
-func (c *Client) currentSession() string {
+// hasOpened reports whether the client has had a session.
+func (c *Client) hasOpened() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.session
+	return c.opened
 }
 
 // request makes one attempt of a request that is not a call.

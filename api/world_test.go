@@ -167,7 +167,7 @@ func (w *world) startServer() *server {
 
 func (w *world) config() api.Config {
 	return api.Config{
-		URL: "https://" + w.link.Address(), TLS: w.tls, Logger: w,
+		URLs: []string{"https://" + w.link.Address()}, TLS: w.tls, Logger: w,
 		MinDelay: time.Millisecond, MaxDelay: 20 * time.Millisecond, KeepAlive: w.keepAlive,
 	}
 }

@@ -33,6 +33,9 @@ type Accessor struct {
 
 	// session is the number of the agent's session, 0 for a worker in this process.
 	session uint64
+
+	// lease, if set, must not have ended when a change is committed.
+	lease kv.Lease
 }
 
 // ForMachine returns the accessors of the machine's worker. Its scope is the storage that is
@@ -46,6 +49,14 @@ func (st *State) ForMachine(machine names.MachineTag) *Accessor {
 // is bound to no machine, with its attachments to all machines.
 func (st *State) ForEnviron() *Accessor {
 	return &Accessor{st: st, scope: environScope}
+}
+
+// ForLeader is [State.ForEnviron] for the one of several servers that holds a lease of the state's
+// store. Each change fails with [kv.ErrLeaseLost] once the lease has ended.
+func (st *State) ForLeader(lease kv.Lease) *Accessor {
+	a := st.ForEnviron()
+	a.lease = lease
+	return a
 }
 
 // Life returns the lives of volumes and filesystems.
@@ -310,10 +321,7 @@ func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params
 	atOnce := a.st.maxEntities()
 	for from := 0; from < len(args); from += atOnce {
 		to := min(from+atOnce, len(args))
-		err := a.st.update(func(tx *txn) error {
-			if err := a.checkSession(&tx.reader); err != nil {
-				return err
-			}
+		err := a.update(func(tx *txn) error {
 			for n := from; n < to; n++ {
 				results[n].Error = params.ServerError(set(tx, args[n]))
 			}
@@ -324,6 +332,20 @@ func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params
 		}
 	}
 	return results, nil
+}
+
+// update runs fn in one transaction, unless the session or the lease of the accessor has ended.
+func (a *Accessor) update(fn func(*txn) error) error {
+	ctx := a.st.ctx
+	if a.lease != nil {
+		ctx = kv.WithLease(ctx, a.lease)
+	}
+	return a.st.updateWith(ctx, func(tx *txn) error {
+		if err := a.checkSession(&tx.reader); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
 }
 
 // keysOfEntity is more than the number of keys that a change of one entity reads or writes: its

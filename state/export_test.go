@@ -57,6 +57,9 @@ func CheckStore(store kv.Store) (problems []string) {
 				found[key] = entry
 			case strings.HasPrefix(key, historyPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
 				// Checked below, or by Open.
+			case key == authorityKey:
+				_, err := decodeAt[authorityRecord](key, data)
+				return err
 			case key == identityKey:
 				_, err := decodeAt[identity](key, data)
 				return err

@@ -70,10 +70,13 @@ func (st *State) Generation() uint64 {
 
 // IsAccepted reports whether what the state records about the environment's storage may be acted
 // on: it was never restored, or a user has accepted it since ([State.AcceptGeneration]).
-func (st *State) IsAccepted() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.identity.Generation == 1 || st.identity.Accepted == st.identity.Generation
+func (st *State) IsAccepted() (accepted bool, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		now := r.identity()
+		accepted = now.Generation == 1 || now.Accepted == now.Generation
+		return nil
+	})
+	return accepted, errors.Trace(err)
 }
 
 // AcceptGeneration says that a user has made sure that storage of the environment is in use on
@@ -85,9 +88,6 @@ func (st *State) AcceptGeneration() error {
 		tx.write(identityKey, &now)
 		return nil
 	})
-	if err == nil {
-		err = st.readIdentity()
-	}
 	return errors.Annotate(err, "accepting the restored state")
 }
 

@@ -26,6 +26,7 @@ const (
 	historyPrefix  = "history/"
 	importPrefix   = "importing/"
 	tokenPrefix    = "token/"
+	authorityKey   = "authority"
 )
 
 // tokenKey is the key of a token, by its ID.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/state"
 )
 
 // connect makes both machines connected, each in a session.
@@ -17,7 +18,7 @@ func (w *world) connect() {
 		s, err := w.OpenSession(machine, "", "boot-1")
 		w.must(err)
 		w.must(w.ConfirmSession(s))
-		w.must(w.SetConnected(machine, s.Number, true, w.clock.Now()))
+		w.must(w.SetPresence(s, state.Presence{Connected: true, Since: w.clock.Now()}))
 	}
 }
 
@@ -25,7 +26,7 @@ func (w *world) disconnect(machine names.MachineTag) {
 	w.t.Helper()
 	now, err := w.CurrentSession(machine)
 	w.must(err)
-	w.must(w.SetConnected(machine, now.Number, false, w.clock.Now()))
+	w.must(w.SetPresence(state.Session{Machine: machine, Number: now.Number}, state.Presence{Since: w.clock.Now()}))
 }
 
 // wantAttached checks that storage is attached to a machine, or detached for the zero tag.

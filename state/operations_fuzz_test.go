@@ -260,7 +260,9 @@ func (o *operations) user(op int) {
 		}
 	case 16:
 		connected := o.next()%2 == 0
-		o.change(func() error { return o.SetConnected(machine, 0, connected, o.clock.Now()) }, "%s is connected: %t", machine, connected)
+		o.change(func() error {
+			return o.SetPresence(state.Session{Machine: machine}, state.Presence{Connected: connected, Since: o.clock.Now()})
+		}, "%s is connected: %t", machine, connected)
 		err := o.change(func() error { return o.MoveStorage(names, machine) }, "move %q to %s", names, machine)
 		for _, name := range names {
 			if err != nil {

@@ -17,6 +17,9 @@ type Presence struct {
 	// Since is when the first of its connections began, or when the last one was lost. It is the
 	// zero time for an agent that never had a connection.
 	Since time.Time `cbor:"2,keyasint,omitzero"`
+	// Server is the name of the server that it is, or was last, connected to. It is empty if the
+	// state has only one.
+	Server string `cbor:"3,keyasint,omitempty"`
 }
 
 func (r *reader) presence(machine machineTag) Presence {
@@ -38,17 +41,27 @@ func (st *State) WatchPresence() (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher(presencePrefix)
 }
 
-// SetConnected notes since when an agent has a connection in its session, or has none, for that
-// session. It changes nothing if there is a newer session, and so a newer connection, and writes
-// nothing if Connected does not change.
-func (st *State) SetConnected(machine names.MachineTag, session uint64, connected bool, since time.Time) error {
-	at := newMachineTag(machine)
+// SetPresence notes since when an agent has a connection in its session, or has none. It changes
+// nothing if there is a newer session, and so a newer connection. Since stays as it is unless
+// Connected changes.
+func (st *State) SetPresence(s Session, now Presence) error {
+	at := newMachineTag(s.Machine)
 	err := st.update(func(tx *txn) error {
 		record, _ := read[sessionRecord](&tx.reader, sessionKey(at))
-		if record.Number == session && tx.presence(at).Connected != connected {
-			tx.write(presenceKey(at), &Presence{Connected: connected, Since: since.UTC()})
+		if record.Number != s.Number {
+			return nil
 		}
+		former := tx.presence(at)
+		if !former.Connected && !now.Connected {
+			return nil
+		}
+		next := now
+		next.Since = now.Since.UTC()
+		if former.Connected == now.Connected {
+			next.Since = former.Since
+		}
+		tx.write(presenceKey(at), &next)
 		return nil
 	})
-	return errors.Annotatef(err, "noting the connection of machine %s", machine.Id())
+	return errors.Annotatef(err, "noting the connection of machine %s", s.Machine.Id())
 }

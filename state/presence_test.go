@@ -34,22 +34,22 @@ func TestPresence(t *testing.T) {
 		t.Errorf("an agent that never had a connection: %+v, %v", p, err)
 	}
 	first := open("")
-	w.must(w.SetConnected(machine0, first.Number, true, w.clock.Now()))
+	w.must(w.SetPresence(first, state.Presence{Connected: true, Since: w.clock.Now()}))
 	check("connected", true, 0)
 	<-changes.Changes()
 	w.clock.Advance(time.Minute)
 	second := open(first.Secret)
-	w.must(w.SetConnected(machine0, first.Number, false, w.clock.Now()))
+	w.must(w.SetPresence(first, state.Presence{Connected: false, Since: w.clock.Now()}))
 	check("an earlier connection is lost", true, 0)
-	w.must(w.SetConnected(machine0, second.Number, true, w.clock.Now()))
+	w.must(w.SetPresence(second, state.Presence{Connected: true, Since: w.clock.Now()}))
 	check("connected again", true, 0)
 	w.clock.Advance(time.Minute)
-	w.must(w.SetConnected(machine0, second.Number, false, w.clock.Now()))
+	w.must(w.SetPresence(second, state.Presence{Connected: false, Since: w.clock.Now()}))
 	check("lost", false, 2*time.Minute)
 	w.clock.Advance(time.Minute)
-	w.must(w.SetConnected(machine0, second.Number, false, w.clock.Now()))
+	w.must(w.SetPresence(second, state.Presence{Connected: false, Since: w.clock.Now()}))
 	check("still lost", false, 2*time.Minute)
-	w.must(w.SetConnected(machine0, second.Number, true, w.clock.Now()))
+	w.must(w.SetPresence(second, state.Presence{Connected: true, Since: w.clock.Now()}))
 	check("in the same session", true, 3*time.Minute)
 	all, err := w.Machines()
 	w.must(err)
@@ -61,4 +61,30 @@ func TestPresence(t *testing.T) {
 		t.Errorf("a machine that was removed: %+v, %v", p, err)
 	}
 	w.check()
+}
+
+// With several servers, the state knows to which one an agent is connected.
+func TestPresenceOnServers(t *testing.T) {
+	w := newWorld(t)
+	s, err := w.OpenSession(machine0, "", "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(s))
+	note := func(connected bool, server string) {
+		t.Helper()
+		w.must(w.SetPresence(s, state.Presence{Connected: connected, Since: w.clock.Now(), Server: server}))
+	}
+	check := func(what string, want state.Presence) {
+		t.Helper()
+		if p, err := w.Presence(machine0); err != nil || p.Connected != want.Connected || p.Server != want.Server || !p.Since.Equal(want.Since) {
+			t.Errorf("%s: %+v, %v, want %+v", what, p, err, want)
+		}
+	}
+	note(false, "a")
+	check("never connected", state.Presence{})
+	note(true, "a")
+	w.clock.Advance(time.Minute)
+	note(true, "b")
+	check("at another server", state.Presence{Connected: true, Since: start, Server: "b"})
+	note(false, "b")
+	check("lost", state.Presence{Since: start.Add(time.Minute), Server: "b"})
 }

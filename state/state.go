@@ -290,8 +290,11 @@ func (tx *txn) remove(key string) {
 
 // update runs fn in one transaction. If the transaction needs a mark, update writes it before
 // the commit; if that fails, nothing has changed.
-func (st *State) update(fn func(*txn) error) error {
-	err := st.store.Update(st.ctx, func(kvtx kv.Tx) error {
+func (st *State) update(fn func(*txn) error) error { return st.updateWith(st.ctx, fn) }
+
+// updateWith is update with the context of the transaction.
+func (st *State) updateWith(ctx context.Context, fn func(*txn) error) error {
+	err := st.store.Update(ctx, func(kvtx kv.Tx) error {
 		tx := &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC()}
 		err := fn(tx)
 		if tx.err != nil {

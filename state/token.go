@@ -167,6 +167,32 @@ func (tx *txn) useToken(text string, want role.Value) (*tokenRecord, error) {
 	return &record, nil
 }
 
+// UseToken uses up one use of a token with the role, which must be another than that of machines:
+// see [State.Enrol]. The error satisfies errors.IsUnauthorized if the token is not valid.
+func (st *State) UseToken(token string, want role.Value) error {
+	return st.update(func(tx *txn) error {
+		_, err := tx.useToken(token, want)
+		return err
+	})
+}
+
+// EnsureAuthority records the hash of the certificate authority of the state's servers and agents,
+// unless there is one already. The error satisfies errors.IsNotValid if that is another one.
+func (st *State) EnsureAuthority(hash string) error {
+	return st.update(func(tx *txn) error {
+		known, ok := read[authorityRecord](&tx.reader, authorityKey)
+		if ok && known.Hash != hash {
+			return errors.NewNotValid(nil, "the state has servers with another certificate authority")
+		}
+		tx.write(authorityKey, &authorityRecord{hash})
+		return nil
+	})
+}
+
+type authorityRecord struct {
+	Hash string `cbor:"1,keyasint"`
+}
+
 // Enrolment identifies the agent of a machine. Its certificates name both fields.
 type Enrolment struct {
 	Machine names.MachineTag
@@ -228,7 +254,7 @@ func (tx *txn) enrol(token, name string, existing machineTag) (machineTag, error
 // CheckEnrolment returns an error that satisfies errors.IsUnauthorized unless the agent is the
 // last one that was enrolled for its machine.
 func (st *State) CheckEnrolment(e Enrolment) error {
-	err := st.view(func(r *reader, _ kv.Snapshot) error {
+	check := func(r *reader) error {
 		record, ok := read[machineRecord](r, machineKey(newMachineTag(e.Machine)))
 		switch {
 		case !ok:
@@ -237,6 +263,11 @@ func (st *State) CheckEnrolment(e Enrolment) error {
 			return errors.NewUnauthorized(nil, "its agent was replaced by another one")
 		}
 		return nil
-	})
+	}
+	err := st.view(func(r *reader, _ kv.Snapshot) error { return check(r) })
+	if errors.Is(err, errors.Unauthorized) {
+		// A snapshot may not have an enrolment at another server yet. A transaction has it.
+		err = st.update(func(tx *txn) error { return check(&tx.reader) })
+	}
 	return errors.Annotatef(err, "machine %s", e.Machine.Id())
 }

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"context"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // token creates a token that is valid for an hour.
@@ -188,4 +190,55 @@ func TestTokenParams(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// A token of another role than that of machines is used up without further effect.
+func TestUseToken(t *testing.T) {
+	w := newWorld(t)
+	_, secret, err := w.CreateToken(state.TokenParams{Role: role.Server, Lifetime: time.Hour, Uses: 1})
+	w.must(err)
+	if err := w.UseToken(secret, role.Admin); !errors.Is(err, errors.Unauthorized) {
+		t.Errorf("a token of another role: %v", err)
+	}
+	w.must(w.UseToken(secret, role.Server))
+	if err := w.UseToken(secret, role.Server); !errors.Is(err, errors.Unauthorized) {
+		t.Errorf("a token that was used: %v", err)
+	}
+}
+
+// A state has one authority for ever.
+func TestAuthority(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.EnsureAuthority("aa"))
+	w.must(w.EnsureAuthority("aa"))
+	if err := w.EnsureAuthority("bb"); !errors.Is(err, errors.NotValid) {
+		t.Errorf("another authority: %v", err)
+	}
+	w.check()
+}
+
+// An agent that has just been enrolled at another server is not refused.
+func TestEnrolmentAtAnotherServer(t *testing.T) {
+	store := &laggingStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	enrolled, err := w.Enrol(w.token(role.Machine, "", 1), "web", []byte("key"))
+	w.must(err)
+	store.former = newStore(t)
+	w.must(w.CheckEnrolment(enrolled))
+	enrolled.Number++
+	w.wantUnauthorized("an agent that was replaced", w.CheckEnrolment(enrolled))
+	store.former = nil
+}
+
+// laggingStore shows snapshots of a former store, if there is one.
+type laggingStore struct {
+	kv.Store
+	former kv.Store
+}
+
+func (s *laggingStore) View(ctx context.Context, fn func(kv.Snapshot) error) error {
+	if s.former != nil {
+		return s.former.View(ctx, fn)
+	}
+	return s.Store.View(ctx, fn)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/juju/clock"
@@ -36,8 +37,11 @@ type Logger interface {
 type Config struct {
 	// State has the machines, their tokens and sessions, and their storage. Required.
 	State *state.State
-	// CA signs the agents' certificates. Required.
+	// CA signs the agents' certificates. A server that joins gets its key. Required.
 	CA *trust.CA
+	// Server is the name of this server among those that share the state. Empty if there is no
+	// other one.
+	Server string
 	// Clock is the time of certificates, and measures the absence of agents. Required.
 	Clock clock.Clock
 	// Logger is required.
@@ -76,7 +80,10 @@ const (
 	defaultAbsence = 40 * time.Second
 )
 
-var errStopping = errors.NotYetAvailablef("server, which is stopping,")
+var (
+	errStopping  = errors.NotYetAvailablef("the server is stopping")
+	errSuspended = errors.NotYetAvailablef("the server has no connection to the others")
+)
 
 // Handler serves agents. It is a worker: when Kill is called, streams end and new requests are
 // answered with "try again"; when Wait returns, it makes no more calls of the state. Kill it
@@ -86,6 +93,11 @@ type Handler struct {
 	api      *agentapi.Handler
 	presence *presence
 	routes   http.ServeMux
+
+	mu sync.Mutex // guards what follows
+	// serving ends when the server is suspended; suspend ends it.
+	serving context.Context
+	suspend context.CancelFunc
 }
 
 // New returns a handler. Its errors satisfy errors.IsNotValid, or are those of the state.
@@ -101,6 +113,7 @@ func New(config Config) (*Handler, error) {
 		return nil, errors.Trace(err)
 	}
 	h := &Handler{config: config, presence: presence}
+	h.Resume()
 	h.api, err = agentapi.New(agentapi.Config{
 		Authenticate: h.accessors,
 		IsAgain:      func(err error) bool { return errors.Is(err, state.ErrSessionEnded) },
@@ -111,12 +124,34 @@ func New(config Config) (*Handler, error) {
 		return nil, errors.Trace(err)
 	}
 	h.routes.Handle("POST "+agentwire.EnrolPath, answer(h, h.enrol))
+	h.routes.Handle("POST "+agentwire.JoinPath, answer(h, h.join))
 	h.routes.Handle("POST "+agentwire.CertificatePath, answer(h, h.renew))
 	h.routes.Handle("POST "+agentwire.OpenSessionPath, answer(h, h.openSession))
 	h.routes.Handle("POST "+agentwire.ConfirmSessionPath, answer(h, h.confirmSession))
 	h.routes.Handle(agentwire.Prefix, h.api)
 	h.routes.HandleFunc(agentwire.Prefix+agentwire.StreamMethod, h.stream)
 	return h, nil
+}
+
+// Suspend ends all streams, and lets no stream begin until Resume is called: the server is no longer
+// sure that the other servers count its agents as connected.
+func (h *Handler) Suspend() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.suspend()
+}
+
+// Resume ends the effect of Suspend.
+func (h *Handler) Resume() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.serving, h.suspend = context.WithCancel(context.Background())
+}
+
+func (h *Handler) servingContext() context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.serving
 }
 
 // Kill implements worker.Worker.
@@ -157,7 +192,7 @@ func (h *Handler) session(r *http.Request) (state.Session, error) {
 	}
 	number, err := strconv.ParseUint(r.Header.Get(agentwire.SessionHeader), 10, 64)
 	if err != nil || number == 0 {
-		return state.Session{}, errors.NotYetAvailablef("session of the request")
+		return state.Session{}, errors.NotYetAvailablef("the request has no session")
 	}
 	return state.Session{Machine: e.Machine, Number: number}, nil
 }
@@ -179,6 +214,11 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer end()
+	serving := h.servingContext()
+	if serving.Err() != nil {
+		writeError(w, errSuspended)
+		return
+	}
 	s, err := h.session(r)
 	if err != nil {
 		writeError(w, err)
@@ -190,6 +230,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
+	defer context.AfterFunc(serving, cancel)()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -229,6 +270,21 @@ func (h *Handler) enrol(_ *http.Request, args agentwire.EnrolRequest) (agentwire
 	}
 	h.config.Logger.Infof("machine %s is enrolled as machine %s", args.Name, enrolled.Machine.Id())
 	return h.issue(enrolled, key)
+}
+
+// join gives the authority to a server that has a token: the sender knows by the token that this is
+// one of its servers, and has sent the token's secret.
+func (h *Handler) join(r *http.Request, args agentwire.JoinRequest) (agentwire.JoinResult, error) {
+	if err := h.config.State.UseToken(args.Token, role.Server); err != nil {
+		h.config.Logger.Warningf("a server at %s: %v", r.RemoteAddr, err)
+		return agentwire.JoinResult{}, errors.Trace(err)
+	}
+	key, err := h.config.CA.Key()
+	if err != nil {
+		return agentwire.JoinResult{}, errors.Trace(err)
+	}
+	h.config.Logger.Infof("a server at %s has joined", r.RemoteAddr)
+	return agentwire.JoinResult{Key: string(key)}, nil
 }
 
 func (h *Handler) renew(r *http.Request, args agentwire.CertificateRequest) (agentwire.CertificateResult, error) {

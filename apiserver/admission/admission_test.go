@@ -74,10 +74,13 @@ func newWorld(t testing.TB) *world {
 }
 
 // start starts a server. The function that it returns stops it.
-func (w *world) start() (stop func()) {
+func (w *world) start() (stop func()) { return w.startAs("") }
+
+// startAs starts one of several servers.
+func (w *world) startAs(name string) (stop func()) {
 	w.t.Helper()
 	var err error
-	w.handler, err = admission.New(admission.Config{State: w.State, CA: w.ca, Clock: w.clock, Logger: w})
+	w.handler, err = admission.New(admission.Config{State: w.State, CA: w.ca, Server: name, Clock: w.clock, Logger: w})
 	w.must(err)
 	own := w.credentials(trust.Identity{Role: role.Server, ID: "s1"})
 	server := httptest.NewUnstartedServer(w.handler)
@@ -151,7 +154,7 @@ func (w *world) token(machine string) trust.Token {
 
 // config returns the configuration of a client.
 func (w *world) config() api.Config {
-	return api.Config{URL: "https://" + w.link.Address(), Clock: clock.WallClock, Logger: w, MinDelay: time.Millisecond, MaxDelay: 10 * time.Millisecond}
+	return api.Config{URLs: []string{"https://" + w.link.Address()}, Clock: clock.WallClock, Logger: w, MinDelay: time.Millisecond, MaxDelay: 10 * time.Millisecond}
 }
 
 // agent is an agent that is enrolled.
@@ -163,6 +166,7 @@ type agent struct {
 	credentials trust.Credentials
 	secrets     *secrets
 	boot        string
+	urls        []string // of the servers, unless it is the link
 }
 
 func (w *world) enrol(name string) *agent {
@@ -173,7 +177,7 @@ func (w *world) enrol(name string) *agent {
 	w.must(err)
 	machine, err := w.MachineNamed(name)
 	w.must(err)
-	return &agent{w, name, machine, key, trust.Credentials{Certificate: certificate, Key: encoded, CA: ca}, &secrets{}, ""}
+	return &agent{w, name, machine, key, trust.Credentials{Certificate: certificate, Key: encoded, CA: ca}, &secrets{}, "", nil}
 }
 
 // dial returns a client of the agent, which ends at the end of the test at the latest.
@@ -188,6 +192,9 @@ func (a *agent) tryDial() (*api.Client, error) {
 	a.t.Helper()
 	config := a.config()
 	config.Secrets, config.BootID = a.secrets, a.boot
+	if a.urls != nil {
+		config.URLs = a.urls
+	}
 	var err error
 	config.TLS, err = trust.ClientConfig(func() trust.Credentials { return a.credentials }, a.clock.Now)
 	a.must(err)
@@ -643,5 +650,72 @@ func TestRequests(t *testing.T) {
 		if response.StatusCode != test.status || !bytes.Contains(body, []byte(test.want)) {
 			t.Errorf("%s: %d %s; want %d %q", test.what, response.StatusCode, body, test.status, test.want)
 		}
+	}
+}
+
+// A server with a token gets the authority of the others, once.
+// Promise S27.
+func TestServerJoins(t *testing.T) {
+	w := newWorld(t)
+	_, secret, err := w.CreateToken(state.TokenParams{Role: role.Server, Lifetime: time.Hour, Uses: 1})
+	w.must(err)
+	token := trust.Token{CAHash: w.ca.Hash(), Secret: secret}
+	if _, _, err := api.Join(t.Context(), w.config(), w.token("")); !errors.Is(err, api.ErrRefused) {
+		t.Errorf("joining with the token of a machine: %v", err)
+	}
+	certificate, key, err := api.Join(t.Context(), w.config(), token)
+	w.must(err)
+	if ca, err := trust.ParseCA(certificate, key); err != nil || ca.Hash() != w.ca.Hash() {
+		t.Errorf("got another authority, %v", err)
+	}
+	if _, _, err := api.Join(t.Context(), w.config(), token); !errors.Is(err, api.ErrRefused) {
+		t.Errorf("joining with a token that was used: %v", err)
+	}
+}
+
+// While a server is suspended, it has no agents: they use another server. The agents of a server that
+// has failed have some time to do so.
+// Fault F38.
+func TestAgentUsesAnotherServer(t *testing.T) {
+	w := newWorld(t)
+	stopFirst := w.startAs("first")
+	first, url := w.handler, w.http.URL
+	defer w.startAs("second")()
+	second := w.handler
+	web, db := w.enrol("web"), w.enrol("db")
+	web.urls, db.urls = []string{url, w.http.URL}, []string{url, w.http.URL}
+	at := func(a *agent) string {
+		p, err := w.Presence(a.machine)
+		w.must(err)
+		return fmt.Sprintf("%s %t", p.Server, p.Connected)
+	}
+	both := func(want string) func() bool {
+		return func() bool { return at(web) == want && at(db) == want }
+	}
+	client, lost := web.dial(), db.dial()
+	w.await("both are connected to the first server", both("first true"))
+	first.Suspend()
+	w.await("both are connected to the second server", both("second true"))
+	w.must(web.publish(client, "sda"))
+	second.Suspend()
+	first.Resume()
+	w.await("both are connected to the first server again", both("first true"))
+	w.must(web.publish(client, "sdb"))
+	if got := web.published(); got != "sdb" || client.Server() != url {
+		t.Errorf("published %q with the server %s", got, client.Server())
+	}
+
+	// The first server fails, and with it one of the machines.
+	second.Resume()
+	w.must(lost.Close())
+	stopFirst()
+	w.await("the machine uses the second server", func() bool { return at(web) == "second true" })
+	w.must(second.InheritAgents("first"))
+	w.clock.Advance(39 * time.Second)
+	w.must(second.InheritAgents("first")) // the time goes on
+	w.clock.Advance(time.Second)
+	w.await("the machine that has failed is absent", func() bool { return at(db) == "second false" })
+	if got := at(web); got != "second true" {
+		t.Errorf("the machine that has not failed: %s", got)
 	}
 }

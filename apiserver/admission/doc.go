@@ -31,6 +31,7 @@
 // # Presence
 //
 // While an agent has a stream, its machine counts as connected, and for 40 seconds longer. After
-// a start of the server, each machine that was connected has that time to return. Nothing is
+// a start of the server, each machine that was connected to it has that time to return. When one
+// of several servers has failed, its machines have that time to connect to another one. Nothing is
 // detached or taken away because a machine is not connected.
 package admission

@@ -41,19 +41,27 @@ func newPresence(config Config) (*presence, error) {
 		streams:  make(map[names.MachineTag]int),
 		absences: make(map[names.MachineTag]*absence),
 	}
-	machines, err := config.State.Machines()
+	return p, errors.Trace(p.inherit(config.Server))
+}
+
+// inherit begins to measure the absence of the agents that were connected to a server that does not
+// run any more.
+func (p *presence) inherit(server string) error {
+	machines, err := p.config.State.Machines()
 	if err != nil {
-		return nil, errors.Trace(err)
+		return errors.Trace(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range machines {
-		if m.Presence.Connected {
-			p.newest[m.Tag] = m.Session.Number
+		_, waiting := p.absences[m.Tag]
+		waiting = waiting && p.newest[m.Tag] == m.Session.Number
+		if m.Presence.Connected && m.Presence.Server == server && p.streams[m.Tag] == 0 && !waiting {
+			p.note(state.Session{Machine: m.Tag, Number: m.Session.Number})
 			p.startAbsence(m.Tag)
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // open notes that an agent has opened a session. Its stream may never begin: the machine may fail
@@ -127,7 +135,8 @@ func (p *presence) endAbsence(a *absence) {
 }
 
 func (p *presence) set(s state.Session, connected bool, since time.Time) {
-	if err := p.config.State.SetConnected(s.Machine, s.Number, connected, since); err != nil {
+	now := state.Presence{Connected: connected, Since: since, Server: p.config.Server}
+	if err := p.config.State.SetPresence(s, now); err != nil {
 		p.config.Logger.Warningf("%v", err)
 	}
 }
@@ -157,9 +166,14 @@ func (p *presence) close() {
 	p.running.Wait()
 }
 
-// IsConnected reports whether a machine's agent has a connection, or had one a short time ago.
+// IsConnected reports whether a machine's agent has a connection, or had one a short time ago, here
+// or at another server.
 func (h *Handler) IsConnected(machine names.MachineTag) bool {
-	return !h.presence.lastSeen(machine).IsZero()
+	if h.config.Server == "" {
+		return !h.presence.lastSeen(machine).IsZero()
+	}
+	known, err := h.config.State.Presence(machine)
+	return err == nil && known.Connected
 }
 
 // ExpectAbsent says that somebody knows that a machine is off: if its agent has no connection now,
@@ -172,10 +186,19 @@ func (h *Handler) ExpectAbsent(machine names.MachineTag) {
 }
 
 // LastSeen returns when a machine's agent last had a connection, as far as this server knows:
-// now, if it has one.
+// now, if it has one, here or at another server.
 func (h *Handler) LastSeen(machine state.Machine) time.Time {
+	if machine.Presence.Connected && machine.Presence.Server != h.config.Server {
+		return h.config.Clock.Now()
+	}
 	if seen := h.presence.lastSeen(machine.Tag); !seen.IsZero() {
 		return seen
 	}
 	return machine.Presence.Since
+}
+
+// InheritAgents makes this server wait for the agents of another one, which does not run any more:
+// those that do not return, to any server, are absent.
+func (h *Handler) InheritAgents(server string) error {
+	return errors.Annotatef(h.presence.inherit(server), "waiting for the agents of server %s", server)
 }

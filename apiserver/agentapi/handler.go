@@ -129,7 +129,7 @@ func (h *Handler) Begin() (end func(), ok bool) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	end, ok := h.Begin()
 	if !ok {
-		writeError(w, http.StatusServiceUnavailable, errors.NotYetAvailablef("server, which is stopping,"))
+		writeError(w, http.StatusServiceUnavailable, errors.NotYetAvailablef("the server is stopping"))
 		return
 	}
 	defer end()
@@ -140,6 +140,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case errors.Is(err, errors.Forbidden):
 		writeError(w, http.StatusForbidden, err)
+		return
+	case errors.Is(err, errors.NotYetAvailable):
+		writeError(w, http.StatusServiceUnavailable, err)
 		return
 	case err != nil:
 		h.config.Logger.Warningf("authenticating an agent: %v", err)

@@ -4,6 +4,7 @@ package agentwire
 // by an [Answer].
 const (
 	EnrolPath          = "/v1/enrol"
+	JoinPath           = "/v1/join"
 	CertificatePath    = "/v1/certificate"
 	OpenSessionPath    = "/v1/session"
 	ConfirmSessionPath = "/v1/session/confirm"
@@ -22,13 +23,26 @@ type EnrolRequest struct {
 	Key []byte `json:"key"`
 }
 
+// JoinRequest is the body of a request to [JoinPath], by which a server joins others. It needs no
+// certificate.
+type JoinRequest struct {
+	// Token is the secret part of a token.
+	Token string `json:"token"`
+}
+
+// JoinResult is its result.
+type JoinResult struct {
+	// Key is the private key of the certificate authority, in PEM.
+	Key string `json:"key"`
+}
+
 // CertificateRequest is the body of a request to [CertificatePath], by which an agent renews its
 // certificate.
 type CertificateRequest struct {
 	Key []byte `json:"key"`
 }
 
-// CertificateResult is the result of both.
+// CertificateResult is the result of [EnrolPath] and [CertificatePath].
 type CertificateResult struct {
 	// Certificate is the agent's certificate in PEM.
 	Certificate string `json:"certificate"`

@@ -38,8 +38,8 @@ type Config struct {
 	// DataDir is the directory of the agent. Its path is absolute. It is an earlier agent's
 	// directory, empty, or does not exist yet.
 	DataDir string
-	// Server is the URL of the server.
-	Server string
+	// Servers are the URLs of the servers.
+	Servers []string
 	// Token is needed once, to enrol the agent.
 	Token string
 	// Machine is the name of the machine. Empty: the name with which the agent was enrolled, or
@@ -105,7 +105,7 @@ func (a *Agent) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	config := api.Config{URL: a.config.Server, Clock: a.config.Clock, Logger: a.config.Logger, Secrets: a.identity, BootID: own.BootID}
+	config := api.Config{URLs: a.config.Servers, Clock: a.config.Clock, Logger: a.config.Logger, Secrets: a.identity, BootID: own.BootID}
 	if !a.identity.isEnrolled() {
 		if err := a.enrol(ctx, config); err != nil {
 			return errors.Trace(err)
@@ -122,7 +122,7 @@ func (a *Agent) start(ctx context.Context) error {
 		return errors.Trace(explain(err))
 	}
 	a.Interrupt = a.client.Kill
-	a.config.Logger.Infof("connected to %s as machine %s (number %s)", a.config.Server, a.identity.name, a.machine.Id())
+	a.config.Logger.Infof("connected to %s as machine %s (number %s)", a.client.Server(), a.identity.name, a.machine.Id())
 	// Only the worker of the connection ends the agent, with an error that says what has happened.
 	isFatal := func(error) bool { return false }
 	return errors.Trace(a.Run(a.manifolds(), isFatal, a.close))

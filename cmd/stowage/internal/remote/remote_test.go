@@ -91,7 +91,7 @@ func (s *site) config(name string) process.Config {
 // start starts the server, which stops at the end of the test at the latest.
 func (s *site) start() {
 	s.t.Helper()
-	w, err := server.New(server.Config{
+	w, err := server.New(s.t.Context(), server.Config{
 		Config: s.config("server"), DataDir: filepath.Join(s.dir, "server"), SocketPath: filepath.Join(s.dir, "s"), Listen: s.address,
 	})
 	s.must(err)
@@ -120,7 +120,7 @@ func (s *site) agent(dir, name, token string) (*remote.Agent, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	a, err := remote.New(ctx, remote.Config{
-		Config: s.config(dir), DataDir: filepath.Join(s.dir, dir), Server: "https://" + s.address, Token: token, Machine: name,
+		Config: s.config(dir), DataDir: filepath.Join(s.dir, dir), Servers: []string{"https://" + s.address}, Token: token, Machine: name,
 	})
 	if err == nil {
 		s.t.Cleanup(func() {
@@ -225,7 +225,7 @@ func TestAgentWithoutServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := remote.New(ctx, remote.Config{
-			Config: s.config("agent"), DataDir: filepath.Join(s.dir, "agent"), Server: "https://" + address, Token: token, Machine: "web",
+			Config: s.config("agent"), DataDir: filepath.Join(s.dir, "agent"), Servers: []string{"https://" + address}, Token: token, Machine: "web",
 		})
 		if err == nil || ctx.Err() == nil || !strings.Contains(err.Error(), "enrolling at https://"+address) {
 			t.Errorf("%s: %v", what, err)

@@ -32,14 +32,14 @@ func run() error {
 	defer unlock()
 	p := provider{dir}
 	dir.IsAttached = p.isAttached
-	return volumes.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
+	return dir.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
 		"create-volumes":   dir.Create,
 		"attach-volumes":   p.attach,
 		"detach-volumes":   p.detach,
 		"destroy-volumes":  dir.Destroy,
 		"release-volumes":  dir.Release,
 		"describe-volumes": dir.Describe,
-	}, dir.List)
+	})
 }
 
 type provider struct{ dir *volumes.Dir }

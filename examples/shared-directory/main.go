@@ -40,7 +40,7 @@ func run() error {
 		holder, err := p.holder(id)
 		return holder != "", err
 	}
-	return volumes.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
+	return dir.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
 		"create-volumes":   dir.Create,
 		"destroy-volumes":  dir.Destroy,
 		"release-volumes":  dir.Release,
@@ -51,7 +51,7 @@ func run() error {
 		"detach-volumes":     p.detach,
 		"connect-volumes":    p.connect,
 		"disconnect-volumes": p.disconnect,
-	}, dir.List)
+	})
 }
 
 type provider struct{ dir *volumes.Dir }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,26 @@ func Open() (d *Dir, unlock func(), err error) {
 		return nil, nil, err
 	}
 	return d, func() { lock.Close() }, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+}
+
+// checkTerm refuses the requests of a server that another one has replaced: it may not know that yet.
+// Requests of a single server, and those of agents, have no term.
+func (d *Dir) checkTerm(term uint64) error {
+	if term == 0 {
+		return nil
+	}
+	text, err := os.ReadFile(d.Path("term"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	newest, _ := strconv.ParseUint(string(text), 10, 64)
+	switch {
+	case term < newest:
+		return fmt.Errorf("the server with term %d has been replaced by that with term %d", term, newest)
+	case term > newest:
+		return Write(d.Path("term"), strconv.AppendUint(nil, term, 10))
+	}
+	return nil
 }
 
 // Path returns a path below the directory of the program.

@@ -76,14 +76,20 @@ func codeOf(err error) string {
 }
 
 // Serve carries out the operation that the program's argument names, for each argument of the
-// request on the standard input. list lists all volumes. If Serve returns an error, the outcome is
-// unknown for every volume: the program must fail, and all will be tried again.
-func Serve(operations map[string]func(Argument) (Result, error), list func() ([]Result, error)) error {
+// request on the standard input. If Serve returns an error, the outcome is unknown for every volume:
+// the program must fail, and all will be tried again.
+func (d *Dir) Serve(operations map[string]func(Argument) (Result, error)) error {
 	if len(os.Args) != 2 {
 		return errors.New("usage: provider OPERATION, with a request on the standard input")
 	}
-	var request struct{ Arguments []Argument }
+	var request struct {
+		Term      uint64
+		Arguments []Argument
+	}
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
+		return err
+	}
+	if err := d.checkTerm(request.Term); err != nil {
 		return err
 	}
 	results := []Result{}
@@ -92,7 +98,7 @@ func Serve(operations map[string]func(Argument) (Result, error), list func() ([]
 	case ok:
 	case os.Args[1] == "list-volumes":
 		var err error
-		if results, err = list(); err != nil {
+		if results, err = d.List(); err != nil {
 			return err
 		}
 	default:

@@ -33,6 +33,10 @@
 //	{"arguments": [{"volume": "volume-0", "size-mib": 1024}]}
 //	{"results": [{"volume-id": "vol-7f3a", "size-mib": 1024}]}
 //
+// The request of one of several servers that share a state also has a term, a number. A program
+// refuses a request with a smaller term than it has seen, by its exit status: the server has been
+// replaced by another one.
+//
 // An argument has these members, as far as they apply to the operation:
 //
 //	volume       create, attach, detach: the volume's name, volume-N; not unique:

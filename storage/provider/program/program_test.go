@@ -353,6 +353,18 @@ func TestListDescribeAndRemoveVolumes(t *testing.T) {
 	}
 }
 
+// The program is told which of several servers runs it.
+// Fault F38.
+func TestTerm(t *testing.T) {
+	s := newRecorder(t)
+	s.answer("detach-volumes", `{"results": [{}]}`)
+	ctx := envcontext.New(envcontext.WithTerm(t.Context(), 7))
+	if results, err := s.source().DetachVolumes(ctx, []storage.VolumeAttachmentParams{volume0Params}); err != nil || results[0] != nil {
+		t.Errorf("got %v, %v", results, err)
+	}
+	s.wantRequest("detach-volumes", `{"term": 7, "arguments": [{"volume": "volume-0", "volume-id": "a", "machine": "machine-0", "instance-id": "i-0"}]}`)
+}
+
 func TestNoArgumentsRunNoProgram(t *testing.T) {
 	s := newScript(t, "exit 1")
 	source, ctx := s.source(), callContext(t)

@@ -63,7 +63,7 @@ func (s *source) call(ctx context.Context, operation string, args []argument) ([
 	if err := check(s.path); err != nil {
 		return nil, errors.Trace(err)
 	}
-	input, err := json.Marshal(request{Arguments: args})
+	input, err := json.Marshal(request{Term: envcontext.Term(ctx), Arguments: args})
 	if err != nil {
 		return nil, errors.Annotatef(err, "writing the arguments of %s", operation)
 	}

@@ -22,6 +22,7 @@ import (
 // they apply.
 
 type request struct {
+	Term      uint64     `json:"term,omitempty"`
 	Arguments []argument `json:"arguments"`
 }
 

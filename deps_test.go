@@ -195,9 +195,9 @@ var rules = []rule{{
 	reason:   "the state's store and the loop provider both use it, so it depends on neither",
 }, {
 	packages: []string{"./..."},
-	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest"},
+	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server"},
 	never:    []string{"go.etcd.io/etcd/...", "go.etcd.io/raft/...", "google.golang.org/grpc/..."},
-	reason:   "etcd and gRPC are large: only the store in a cluster needs them",
+	reason:   "etcd and gRPC are large: only the store in a cluster, and a server that uses it, need them",
 }, {
 	packages: []string{"./..."},
 	never:    []string{"./internal/syscalltest"},

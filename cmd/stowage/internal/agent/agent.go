@@ -8,7 +8,9 @@
 package agent
 
 import (
+	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -19,6 +21,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/statefile"
 )
 
 // machine is the tag of the agent's machine in its own state.
@@ -102,8 +105,10 @@ func (a *Agent) start(config Config) error {
 	}
 	a.state = st
 	a.Backend = backend.New(backend.Config{
-		State:      st,
-		Store:      a.store,
+		State: st,
+		Backup: func(ctx context.Context, path string, now time.Time) (statefile.Meta, error) {
+			return statefile.Backup(ctx, a.store, path, datadir.Identify, now)
+		},
 		Dir:        dir,
 		SocketPath: config.SocketPath,
 		Registry:   config.Registry,
@@ -129,7 +134,7 @@ func (a *Agent) start(config Config) error {
 	if config.Spec != nil {
 		// The file may be unchanged since "stowage resize", which must not keep the agent from
 		// starting.
-		result, err := a.ApplyFile(*config.Spec, true)
+		result, err := a.ApplyFile(context.Background(), *config.Spec, true)
 		if err != nil {
 			return errors.Trace(err)
 		}

@@ -25,7 +25,6 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
@@ -35,8 +34,8 @@ import (
 // Config configures a [Backend]. All fields but Machine are required.
 type Config struct {
 	State *state.State
-	// Store is that of State.
-	Store *boltkv.Store
+	// Backup writes a copy of the state to a new file.
+	Backup func(ctx context.Context, path string, now time.Time) (statefile.Meta, error)
 	// Dir is the data directory, and SocketPath the path of the control socket.
 	Dir        datadir.Dir
 	SocketPath string
@@ -50,6 +49,9 @@ type Config struct {
 	Machine names.MachineTag
 	// Server is set for a server.
 	Server *Server
+	// ChangeLease, if set, excludes changes by other servers with the same state, until release is
+	// called.
+	ChangeLease func(context.Context) (release func(), err error)
 	// Report returns the reports of the workers.
 	Report func() map[string]any
 }
@@ -66,9 +68,7 @@ type Backend struct {
 	dir    datadir.Dir
 	state  *state.State
 
-	// changeMu is held while the wanted state is changed, so that the result of a check stays
-	// true until the change is made.
-	changeMu sync.Mutex
+	changeMu sync.Mutex // see beginChange
 
 	// machineNames has the names of machines that were shown, by their tags.
 	machineNames sync.Map
@@ -86,20 +86,38 @@ func New(config Config) *Backend {
 	return &Backend{config: config, dir: config.Dir, state: config.State}
 }
 
+// beginChange excludes other changes of the wanted state, so that the result of a check stays true
+// until the change is made. The caller calls end after the change.
+func (b *Backend) beginChange(ctx context.Context) (end func(), err error) {
+	b.changeMu.Lock()
+	if b.config.ChangeLease == nil {
+		return b.changeMu.Unlock, nil
+	}
+	release, err := b.config.ChangeLease(ctx)
+	if err != nil {
+		b.changeMu.Unlock()
+		return nil, errors.Annotate(err, "waiting for changes by other servers")
+	}
+	return func() { release(); b.changeMu.Unlock() }, nil
+}
+
 // Apply implements control.Backend. Before it changes anything, it makes the checks that the
 // file alone does not allow.
-func (b *Backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
-	return b.ApplyFile(args, false)
+func (b *Backend) Apply(ctx context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+	return b.ApplyFile(ctx, args, false)
 }
 
 // ApplyFile applies a file. With keepLarger, storage may be larger than the file says.
-func (b *Backend) ApplyFile(args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
+func (b *Backend) ApplyFile(ctx context.Context, args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
 	file, err := spec.Parse(args.File, args.Content)
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)
 	}
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return control.ApplyResult{}, errors.Trace(err)
+	}
+	defer end()
 	situation, err := b.situation()
 	if err != nil {
 		return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
@@ -333,9 +351,12 @@ func (w *watchSession) hash(row control.Storage) (uint64, error) {
 }
 
 // Attach implements control.Backend.
-func (b *Backend) Attach(_ context.Context, args control.AttachArgs) error {
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+func (b *Backend) Attach(ctx context.Context, args control.AttachArgs) error {
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	found, err := b.named(args.Names)
 	if err != nil {
 		return errors.Trace(err)
@@ -361,18 +382,18 @@ func (b *Backend) Attach(_ context.Context, args control.AttachArgs) error {
 }
 
 // Detach implements control.Backend.
-func (b *Backend) Detach(_ context.Context, names []string) error {
-	return b.change(names, b.state.DetachStorage)
+func (b *Backend) Detach(ctx context.Context, names []string) error {
+	return b.change(ctx, names, b.state.DetachStorage)
 }
 
 // Remove implements control.Backend.
-func (b *Backend) Remove(_ context.Context, names []string) error {
-	return b.change(names, b.state.RemoveStorage)
+func (b *Backend) Remove(ctx context.Context, names []string) error {
+	return b.change(ctx, names, b.state.RemoveStorage)
 }
 
 // Release implements control.Backend.
-func (b *Backend) Release(_ context.Context, names []string) error {
-	return b.change(names, b.state.ReleaseStorage)
+func (b *Backend) Release(ctx context.Context, names []string) error {
+	return b.change(ctx, names, b.state.ReleaseStorage)
 }
 
 // Retry implements control.Backend.
@@ -385,8 +406,8 @@ func (b *Backend) Retry(_ context.Context, names []string) error {
 }
 
 // Format implements control.Backend.
-func (b *Backend) Format(_ context.Context, names []string) error {
-	return b.change(names, func(found []string) error {
+func (b *Backend) Format(ctx context.Context, names []string) error {
+	return b.change(ctx, names, func(found []string) error {
 		for _, name := range found {
 			if !slices.Contains(names, name) {
 				return errors.NewNotValid(nil, "name each storage that is to be formatted, such as "+name)
@@ -397,9 +418,12 @@ func (b *Backend) Format(_ context.Context, names []string) error {
 }
 
 // change calls do with the full names of the storage that names refer to.
-func (b *Backend) change(names []string, do func([]string) error) error {
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+func (b *Backend) change(ctx context.Context, names []string, do func([]string) error) error {
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	found, err := b.named(names)
 	if err != nil {
 		return err
@@ -428,7 +452,7 @@ func (b *Backend) Backup(ctx context.Context, args control.BackupArgs) (control.
 	if err := checkPath(args.Path); err != nil {
 		return control.BackupResult{}, errors.Trace(err)
 	}
-	meta, err := statefile.Backup(ctx, b.config.Store, args.Path, datadir.Identify, b.config.Clock.Now())
+	meta, err := b.config.Backup(ctx, args.Path, b.config.Clock.Now())
 	if errors.Is(err, fs.ErrExist) {
 		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" already exists: choose another file")
 	}
@@ -454,9 +478,12 @@ func (b *Backend) Pools(context.Context) ([]control.Pool, error) {
 }
 
 // AddPool implements control.Backend.
-func (b *Backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+func (b *Backend) AddPool(ctx context.Context, args control.AddPoolArgs) error {
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	set := b.pools().Create
 	if args.Replace {
 		set = b.pools().Replace
@@ -465,12 +492,15 @@ func (b *Backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 }
 
 // RemovePools implements control.Backend.
-func (b *Backend) RemovePools(_ context.Context, names []string) error {
+func (b *Backend) RemovePools(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no pool is named")
 	}
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	return errors.Trace(b.pools().Remove(names...))
 }
 

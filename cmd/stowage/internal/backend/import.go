@@ -23,8 +23,11 @@ func (b *Backend) Import(ctx context.Context, args control.ImportArgs) (control.
 	if !b.isLocal() {
 		return control.ChangesResult{}, errors.NewNotSupported(nil, "a server cannot import storage yet, since it is on the machines: add new storage, and copy the data to it")
 	}
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	defer end()
 	change, record, err := b.takeOver(ctx, args)
 	if err != nil {
 		return control.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)

@@ -88,7 +88,7 @@ func (b *Backend) machineName(machine names.MachineTag) string {
 var errNoServer = errors.NewNotSupported(nil, "this agent has one machine, its own: machines join a server, see `stowage server --help`")
 
 // Move implements control.Backend.
-func (b *Backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
+func (b *Backend) Move(ctx context.Context, args control.MoveArgs) (control.MoveResult, error) {
 	if b.config.Server == nil {
 		return control.MoveResult{}, errNoServer
 	}
@@ -96,7 +96,7 @@ func (b *Backend) Move(_ context.Context, args control.MoveArgs) (control.MoveRe
 	if err != nil {
 		return control.MoveResult{}, errors.Trace(err)
 	}
-	err = b.change(args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
+	err = b.change(ctx, args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
 	return control.MoveResult{Machine: b.machineName(machine)}, err
 }
 
@@ -114,7 +114,7 @@ func (b *Backend) FenceMachine(_ context.Context, name string) error {
 }
 
 // RemoveMachine implements control.Backend.
-func (b *Backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
+func (b *Backend) RemoveMachine(ctx context.Context, args control.RemoveMachineArgs) error {
 	if b.config.Server == nil {
 		return errNoServer
 	}
@@ -122,8 +122,11 @@ func (b *Backend) RemoveMachine(_ context.Context, args control.RemoveMachineArg
 	if err != nil {
 		return errors.Trace(err)
 	}
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	lost, err := b.state.LostWith(machine)
 	if err != nil {
 		return errors.Trace(err)

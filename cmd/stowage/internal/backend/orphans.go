@@ -163,8 +163,11 @@ func (b *Backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	if name == "" {
 		name = parts[0].ResourceTags[storage.StorageNameTag]
 	}
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	defer end()
 	recovered := make([]state.Recovered, len(parts))
 	for i, o := range parts {
 		if recovered[i], err = inventory.Recovered(o.Object, objectsOf(parts)); err != nil {

@@ -13,9 +13,12 @@ import (
 )
 
 // Resize implements control.Backend.
-func (b *Backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
-	b.changeMu.Lock()
-	defer b.changeMu.Unlock()
+func (b *Backend) Resize(ctx context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	defer end()
 	if len(args.Names) == 0 {
 		return control.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
 	}

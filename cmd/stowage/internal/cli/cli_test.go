@@ -339,7 +339,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"agent", "--server", "https://h", "--token", "a", "--token-file", "b"}, 2, "stowage: --token and --token-file are two tokens: use one of them\n"},
 		{nil, []string{"agent", "--server", "https://h", "--token-file", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
 		{nil, []string{"token", "create"}, 2, "stowage: required flag(s) \"role\" not set\nRun `stowage --help` for usage.\n"},
-		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role \"root\" is not known: write machine\n"},
+		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role \"root\" is not known: write machine or server\n"},
 		{nil, []string{"token", "sing"}, 2, "stowage: unknown command \"sing\" for \"stowage token\"\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"machines"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
 		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},

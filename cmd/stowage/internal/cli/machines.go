@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/role"
 )
 
 func (c *common) machinesCommand() *cobra.Command {
@@ -166,18 +167,21 @@ func (c *common) tokenCommand() *cobra.Command {
 func (c *common) tokenCreateCommand() *cobra.Command {
 	var args control.CreateTokenArgs
 	cmd := &cobra.Command{
-		Use:   "create --role machine",
+		Use:   "create --role machine|server",
 		Short: "Create a token",
 		Long: `Creates a token and prints it. It is a secret, and is shown only once.
 
 With a token for role machine, an agent joins the server as a machine with a new name:
 see "stowage agent --help". A token that is created with --machine NAME is for that
 machine alone. If the machine exists, its agent is replaced: the former one is not
-admitted any more.`,
+admitted any more.
+
+With a token for role server, another server joins, if the state is in etcd: see "stowage
+server --help". That gives it the key of the certificate authority.`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
-			if args.Role != "machine" {
-				return errors.WithType(errors.Errorf("--role %q is not known: write machine", args.Role), errUsage)
+			if args.Role != string(role.Machine) && args.Role != string(role.Server) {
+				return errors.WithType(errors.Errorf("--role %q is not known: write machine or server", args.Role), errUsage)
 			}
 			token, err := client.CreateToken(ctx, args)
 			if err != nil {
@@ -187,10 +191,10 @@ admitted any more.`,
 			return errors.Trace(err)
 		}),
 	}
-	cmd.Flags().StringVar(&args.Role, "role", "", "what the token is for: machine")
+	cmd.Flags().StringVar(&args.Role, "role", "", "what the token is for: machine or server")
 	cmd.Flags().StringVar(&args.Machine, "machine", "", "name of the machine that the token is for")
 	cmd.Flags().DurationVar(&args.Lifetime, "ttl", time.Hour, "how long the token is valid")
-	cmd.Flags().IntVar(&args.Uses, "uses", 1, "how many machines the token is for")
+	cmd.Flags().IntVar(&args.Uses, "uses", 1, "how often the token can be used")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
 		panic(err) // the flag is defined above
 	}

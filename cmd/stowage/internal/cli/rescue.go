@@ -46,11 +46,18 @@ func (c *common) rescueConfig(programs []string) (rescue.Config, error) {
 	return rescue.Config{Dir: datadir.Dir(dataDir), Registry: registry, Clock: clock.WallClock}, nil
 }
 
-// requireState returns an error for the directory of an agent whose state is on a server.
+// requireState returns an error for a directory whose state is elsewhere: on a server, or in etcd.
 func requireState(config rescue.Config) error {
 	use, err := config.Dir.Use()
 	if err == nil && use == datadir.UseAgent {
 		err = errors.Errorf("%s has no state, since it is that of a server's agent: use the --data-dir of the server", config.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	place, err := config.Dir.Place()
+	if err == nil && place != "" {
+		err = errors.Errorf("%s has no state, since that is in etcd: use etcd's own tools", config.Dir)
 	}
 	return err
 }

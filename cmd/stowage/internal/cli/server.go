@@ -17,9 +17,12 @@ import (
 // serverFlags are the flags of a server.
 type serverFlags struct {
 	processFlags
-	listen         string
-	acceptRestored bool
-	absence        time.Duration
+	listen           string
+	acceptRestored   bool
+	absence          time.Duration
+	etcd             server.Etcd
+	join             []string
+	token, tokenFile string
 }
 
 func (c *common) serverCommand() *cobra.Command {
@@ -36,7 +39,12 @@ The server is no machine: to have storage on the same machine, run an agent besi
 It provisions the environment's storage itself: --provider NAME=PATH adds a provider
 whose volumes a program of yours makes and attaches to the machines.
 
-When the server stops, the storage stays in place, and the agents wait.`,
+When the server stops, the storage stays in place, and the agents wait.
+
+With --etcd-endpoints, the state is in etcd, and several servers can have it: agents can use any
+of them, and one at a time provisions the environment's storage. The second server and each
+further one needs --join with the URL of another one and, the first time, a token, which
+"stowage token create --role server" prints there. Each server has a --data-dir of its own.`,
 		Args: noArgs("leave the argument out"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.runServer(cmd.Context(), flags)
@@ -47,6 +55,14 @@ When the server stops, the storage stays in place, and the agents wait.`,
 	cmd.Flags().DurationVar(&flags.absence, "unreachable-after", 40*time.Second, "how long an agent may be without a connection before its machine is shown as unreachable")
 	cmd.Flags().BoolVar(&flags.acceptRestored, "accept-restored", false,
 		"after the state was restored from a backup: the machines have the environment's storage as it says, and no other")
+	cmd.Flags().StringSliceVar(&flags.etcd.Endpoints, "etcd-endpoints", nil, "keep the state in the etcd with these `URLs`, such as https://10.0.0.1:2379 (default: in a file in --data-dir)")
+	cmd.Flags().StringVar(&flags.etcd.Prefix, "etcd-prefix", "/stowage/", "beginning of the keys in etcd")
+	cmd.Flags().StringVar(&flags.etcd.CAFile, "etcd-ca", "", "`FILE` with the certificates of the authorities of etcd's members, in PEM (default: those that the machine trusts)")
+	cmd.Flags().StringVar(&flags.etcd.CertFile, "etcd-cert", "", "`FILE` with the certificate with which etcd knows this server, in PEM")
+	cmd.Flags().StringVar(&flags.etcd.KeyFile, "etcd-key", "", "`FILE` with the key of that certificate, in PEM")
+	cmd.Flags().StringSliceVar(&flags.join, "join", nil, "`URL` of a server with the same state in etcd")
+	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the server joins the others ($STOWAGE_TOKEN)")
+	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
 	if err := cmd.MarkFlagRequired("listen"); err != nil {
 		panic(err) // the flag is defined above
 	}
@@ -70,11 +86,18 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		return err
 	}
 	config.Logger = logger
-	s, err := server.New(server.Config{
+	token, err := c.readToken(flags.token, flags.tokenFile)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(ctx, server.Config{
 		Config:         config,
 		DataDir:        dataDir,
 		SocketPath:     socket,
 		Listen:         flags.listen,
+		Etcd:           flags.etcd,
+		Join:           flags.join,
+		Token:          token,
 		AcceptRestored: flags.acceptRestored,
 		Absence:        flags.absence,
 	})
@@ -89,7 +112,8 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 // agentFlags are the flags of a server's agent.
 type agentFlags struct {
 	processFlags
-	server, token, tokenFile, machine string
+	servers                   []string
+	token, tokenFile, machine string
 }
 
 func (c *common) agentCommand() *cobra.Command {
@@ -115,7 +139,7 @@ server refuses the agent.`,
 		}),
 	}
 	flags.addTo(cmd)
-	cmd.Flags().StringVar(&flags.server, "server", "", "URL of the server, such as https://storage.example.com:7117")
+	cmd.Flags().StringSliceVar(&flags.servers, "server", nil, "`URL` of the server, such as https://storage.example.com:7117; of several servers with one state, name all")
 	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the agent joins the server ($STOWAGE_TOKEN)")
 	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
 	cmd.Flags().StringVar(&flags.machine, "machine", "", "name of the machine (default: the host name)")
@@ -130,7 +154,7 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 	if err != nil {
 		return err
 	}
-	token, err := c.readToken(flags)
+	token, err := c.readToken(flags.token, flags.tokenFile)
 	if err != nil {
 		return err
 	}
@@ -153,7 +177,7 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 	a, err := remote.New(ctx, remote.Config{
 		Config:  config,
 		DataDir: dataDir,
-		Server:  flags.server,
+		Servers: flags.servers,
 		Token:   token,
 		Machine: flags.machine,
 	})
@@ -169,16 +193,16 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 const maxToken = 4096
 
 // readToken returns the token of the flags or the environment, or an empty one.
-func (c *common) readToken(flags agentFlags) (string, error) {
+func (c *common) readToken(token, tokenFile string) (string, error) {
 	switch {
-	case flags.token != "" && flags.tokenFile != "":
+	case token != "" && tokenFile != "":
 		return "", errors.WithType(errors.New("--token and --token-file are two tokens: use one of them"), errUsage)
-	case flags.tokenFile == "":
-		return orElse(flags.token, c.Getenv("STOWAGE_TOKEN")), nil
+	case tokenFile == "":
+		return orElse(token, c.Getenv("STOWAGE_TOKEN")), nil
 	}
 	in := c.Stdin
-	if flags.tokenFile != "-" {
-		file, err := os.Open(flags.tokenFile)
+	if tokenFile != "-" {
+		file, err := os.Open(tokenFile)
 		if err != nil {
 			return "", errors.Trace(err)
 		}

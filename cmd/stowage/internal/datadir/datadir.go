@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/juju/errors"
 
@@ -81,6 +82,49 @@ func (d Dir) Use() (Use, error) {
 	}
 	return "", nil
 }
+
+// CheckPlace returns an error unless the state of the server is where it was before: in etcd, with
+// keys that begin with prefix, or with an empty prefix in the directory.
+func (d Dir) CheckPlace(prefix string) error {
+	known, err := d.Place()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	switch {
+	case known == prefix:
+		if prefix == "" {
+			return nil
+		}
+	case prefix == "":
+		return errors.Errorf("the state of the server in %s is in etcd, below %s: start it with --etcd-endpoints", d, known)
+	case known != "":
+		return errors.Errorf("the state of the server in %s is below %s in etcd, not below %s: choose another --data-dir", d, known, prefix)
+	}
+	_, err = os.Lstat(d.StateFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err == nil {
+		err = errors.Errorf("the state of the server in %s is in that directory, and not in etcd: choose another --data-dir", d)
+	}
+	return errors.Trace(err)
+}
+
+// Place returns the beginning of the state's keys in etcd, or nothing if the state is not there.
+func (d Dir) Place() (prefix string, err error) {
+	content, err := os.ReadFile(d.placeFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(content)), errors.Annotate(err, "finding out where the state is")
+}
+
+// SetPlace records that the state is in etcd.
+func (d Dir) SetPlace(prefix string) error {
+	return errors.Annotate(WriteFile(d.placeFile(), []byte(prefix+"\n")), "recording where the state is")
+}
+
+// placeFile is the path of the file with the prefix of the state's keys in etcd.
+func (d Dir) placeFile() string { return filepath.Join(d.Server(), "etcd") }
 
 // StorageDirectories returns the directories in which local providers keep storage, whether or
 // not they exist.

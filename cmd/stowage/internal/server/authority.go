@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,9 +11,11 @@ import (
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api"
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // The files of the authority, in PEM. The certificate is written last.
@@ -21,41 +24,87 @@ const (
 	caFile    = "ca.crt"
 )
 
-// openAuthority returns the authority in the directory, and makes it when the server is new.
-func openAuthority(dir string, now time.Time) (*trust.CA, error) {
-	certificate, err := os.ReadFile(filepath.Join(dir, caFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return makeAuthority(dir, now)
+// openAuthority returns the authority of the state's servers: that in the directory, that of the
+// servers to join, or a new one.
+func (s *Server) openAuthority(ctx context.Context) (*trust.CA, error) {
+	dir := s.dir.Server()
+	ca, err := readAuthority(dir)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case isNew && len(s.config.Join) > 0:
+		ca, err = s.joinAuthority(ctx)
+	case isNew:
+		ca, err = trust.NewCA(s.config.Clock.Now())
 	}
+	// It is written before the state has its hash: otherwise nobody might have the key.
+	if err == nil && isNew {
+		err = writeAuthority(dir, ca)
+	}
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if _, shared := s.place.(kv.Leaser); !shared {
+		return ca, nil // a server whose directory was lost may make a new one
+	}
+	err = s.state.EnsureAuthority(ca.Hash())
+	if errors.Is(err, errors.NotValid) {
+		if isNew {
+			_ = os.Remove(filepath.Join(dir, caFile)) // what is left is replaced
+		}
+		err = errors.Errorf("%v: join them with --join URL and --token, which `stowage token create --role server` prints on one of them", err)
+	}
+	return ca, errors.Trace(err)
+}
+
+// joinAuthority gets the authority of other servers.
+func (s *Server) joinAuthority(ctx context.Context) (*trust.CA, error) {
+	if s.config.Token == "" {
+		return nil, errors.Errorf("the server in %s has not joined the others yet: make a token with `stowage token create --role server` on one of them, and start this one with --token", s.dir)
+	}
+	token, err := trust.ParseToken(s.config.Token)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	config := api.Config{URLs: s.config.Join, Clock: s.config.Clock, Logger: s.config.Logger}
+	certificate, key, err := api.Join(ctx, config, token)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	ca, err := trust.ParseCA(certificate, key)
+	return ca, errors.Trace(err)
+}
+
+// readAuthority returns the authority in the directory. The error satisfies errors.Is(err,
+// fs.ErrNotExist) if the server is new.
+func readAuthority(dir string) (*trust.CA, error) {
+	certificate, err := os.ReadFile(filepath.Join(dir, caFile))
 	if err != nil {
 		return nil, errors.Annotate(err, "reading the certificate authority")
 	}
 	key, err := os.ReadFile(filepath.Join(dir, caKeyFile))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Errorf("%s has the certificate of the authority, %s, and not its key, %s: put that back", dir, caFile, caKeyFile)
+	} else if err != nil {
 		return nil, errors.Annotate(err, "reading the certificate authority")
 	}
 	ca, err := trust.ParseCA(certificate, key)
 	return ca, errors.Annotatef(err, "reading the certificate authority in %s", dir)
 }
 
-func makeAuthority(dir string, now time.Time) (*trust.CA, error) {
-	ca, err := trust.NewCA(now)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
+func writeAuthority(dir string, ca *trust.CA) error {
 	key, err := ca.Key()
 	if err != nil {
-		return nil, errors.Trace(err)
+		return errors.Trace(err)
 	}
 	for _, file := range []struct {
 		name    string
 		content []byte
 	}{{caKeyFile, key}, {caFile, ca.Certificate()}} {
 		if err := datadir.WriteFile(filepath.Join(dir, file.name), file.content); err != nil {
-			return nil, errors.Annotate(err, "writing the certificate authority")
+			return errors.Annotate(err, "writing the certificate authority")
 		}
 	}
-	return ca, nil
+	return nil
 }
 
 // certificates issues the server's own certificates. The key stays in memory: a new one costs

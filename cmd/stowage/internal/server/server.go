@@ -2,15 +2,21 @@
 // HTTPS, and the user's requests on the control socket, and runs the environment's storage
 // provisioner. A server is no machine itself.
 //
-// One directory belongs to one server at a time; the lock on its state file guarantees that.
-// When the server stops, the storage stays as it is, and the agents wait until it is back.
+// The state is in a file, or in etcd, where several servers can have it. Each of these serves agents
+// and users. One at a time provisions the environment's storage.
+//
+// One directory belongs to one server at a time; a lock guarantees that. When the server stops, the
+// storage stays as it is, and the agents wait until it is back.
 package server
 
 import (
+	"context"
+	"crypto/rand"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -25,8 +31,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/worker/storageprovisioner"
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // Config is the configuration of a server.
@@ -39,6 +44,12 @@ type Config struct {
 	SocketPath string
 	// Listen is the TCP host and port on which agents are served.
 	Listen string
+	// Etcd says where the state is. Zero: in a file in DataDir.
+	Etcd Etcd
+	// Join has the URLs of servers with the same state, and Token is what a new server needs once to
+	// get their certificate authority.
+	Join  []string
+	Token string
 	// AcceptRestored says that a user accepts a state that was restored: see
 	// [state.State.AcceptGeneration].
 	AcceptRestored bool
@@ -58,6 +69,12 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return errors.NewNotValid(nil, "the address to listen on: "+err.Error())
 	}
+	if err := c.Etcd.validate(); err != nil {
+		return errors.Trace(err)
+	}
+	if len(c.Join) > 0 && len(c.Etcd.Endpoints) == 0 {
+		return errors.NewNotValid(nil, "servers can be joined only if they share a state in etcd")
+	}
 	return c.Config.Validate()
 }
 
@@ -67,8 +84,13 @@ type Server struct {
 	config Config
 	dir    datadir.Dir
 	model  names.ModelTag
-	store  *boltkv.Store
+	place  place
 	state  *state.State
+
+	// name is that of this run of the server among several with one state, and member the lease that
+	// shows that it runs. Both are empty if there is only one server.
+	name   string
+	member kv.Lease
 
 	backend  *backend.Backend
 	listener net.Listener
@@ -76,10 +98,11 @@ type Server struct {
 	certs    *certificates
 }
 
-// New starts a server. It returns an error if the server cannot start at all: if another process
-// uses the directory, if the directory has another use or others can write to it, or if it cannot
-// listen. Later failures are retried with backoff.
-func New(config Config) (*Server, error) {
+// New starts a server. The context bounds the wait for etcd and for other servers. New returns an
+// error if the server cannot start at all: if another process uses the directory, if the directory
+// has another use or others can write to it, or if it cannot listen. Later failures are retried with
+// backoff.
+func New(ctx context.Context, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -93,28 +116,34 @@ func New(config Config) (*Server, error) {
 	if err := os.Mkdir(dir.Server(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, errors.Annotate(err, "making the directory of the server's files")
 	}
-	store, err := dir.OpenStore()
+	place, err := openPlace(ctx, dir, config.Etcd)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	s := &Server{Process: process.New(config.Config), config: config, dir: dir, store: store}
-	if err := s.start(); err != nil {
+	s := &Server{Process: process.New(config.Config), config: config, dir: dir, place: place}
+	if err := s.start(ctx); err != nil {
 		return nil, errors.Trace(process.FirstError(err, s.close()))
 	}
 	return s, nil
 }
 
 // start does the rest of New once the server has locked the directory.
-func (s *Server) start() error {
+func (s *Server) start(ctx context.Context) error {
 	if err := control.CheckSocket(s.config.SocketPath); err != nil {
-		return errors.Trace(err)
-	}
-	ca, err := openAuthority(s.dir.Server(), s.config.Clock.Now())
-	if err != nil {
 		return errors.Trace(err)
 	}
 	if err := s.openState(); err != nil {
 		return errors.Trace(err)
+	}
+	ca, err := s.openAuthority(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if leaser, ok := s.place.(kv.Leaser); ok {
+		s.name = strings.ToLower(rand.Text()[:8])
+		if s.member, err = leaser.Acquire(ctx, memberLease(s.name)); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if s.listener, err = net.Listen("tcp", s.config.Listen); err != nil {
 		return errors.Annotate(err, "serving agents")
@@ -123,47 +152,44 @@ func (s *Server) start() error {
 	if s.certs, err = newCertificates(ca, []string{trust.ServerName, host}, s.config.Clock); err != nil {
 		return errors.Trace(err)
 	}
-	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence})
+	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Server: s.name, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence})
 	if err != nil {
 		return errors.Trace(err)
 	}
 	s.backend = backend.New(backend.Config{
-		State:      s.state,
-		Store:      s.store,
-		Dir:        s.dir,
-		SocketPath: s.config.SocketPath,
-		Registry:   s.config.Registry,
-		Clock:      s.config.Clock,
-		Logger:     s.config.Logger,
-		Manager:    true,
-		Server:     &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent},
-		Report:     s.Reports,
+		State:       s.state,
+		Backup:      s.place.backup,
+		ChangeLease: s.changeLease(),
+		Dir:         s.dir,
+		SocketPath:  s.config.SocketPath,
+		Registry:    s.config.Registry,
+		Clock:       s.config.Clock,
+		Logger:      s.config.Logger,
+		Manager:     true,
+		Server:      &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent},
+		Report:      s.Reports,
 	})
-	return errors.Trace(s.Run(s.manifolds(), process.IsStateFatal, s.close))
+	manifolds, err := s.manifolds()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(s.Run(manifolds, s.place.isFatal, s.close))
 }
 
 // openState opens the state, and creates the environment in a new one.
 func (s *Server) openState() error {
 	var err error
-	s.state, err = s.dir.OpenState(s.store, state.Config{Clock: s.config.Clock, Registry: s.config.Registry, Marks: s.dir.Marks()})
+	s.state, err = s.place.open(state.Config{Clock: s.config.Clock, Registry: s.config.Registry, Marks: s.dir.Marks()})
 	if err != nil {
-		return errors.Trace(err)
-	}
-	if err := s.dir.CheckFingerprint(s.state); err != nil {
 		return errors.Trace(err)
 	}
 	if s.model, err = process.EnsureEnviron(s.state); err != nil {
 		return errors.Trace(err)
 	}
 	if s.config.AcceptRestored {
-		if err := s.state.AcceptGeneration(); err != nil {
-			return errors.Trace(err)
-		}
+		return errors.Trace(s.state.AcceptGeneration())
 	}
-	if !s.state.IsAccepted() {
-		return nil
-	}
-	return errors.Trace(s.state.RecheckEnviron("the server has started again"))
+	return nil
 }
 
 func (s *Server) close() error {
@@ -175,10 +201,13 @@ func (s *Server) close() error {
 		s.handler.Kill()
 		errs = append(errs, s.handler.Wait())
 	}
+	if s.member != nil {
+		release(s.member)
+	}
 	if s.state != nil {
 		errs = append(errs, s.state.Close())
 	}
-	return process.FirstError(append(errs, s.store.Close())...)
+	return process.FirstError(append(errs, s.place.Close())...)
 }
 
 // Address returns the address on which agents are served.
@@ -193,27 +222,35 @@ const (
 	memoryScavenger    = "memory"
 	stateCopies        = "state-copies"
 	tokenCollector     = "tokens"
+	thisServer         = "membership"
+	otherServers       = "other-servers"
 )
 
-func (s *Server) manifolds() dependency.Manifolds {
+func (s *Server) manifolds() (dependency.Manifolds, error) {
 	manifolds := dependency.Manifolds{
 		agentServer:     process.Start(s.serveAgents),
 		controlSocket:   process.Start(func() (worker.Worker, error) { return s.StartControl(s.config.SocketPath, s.backend) }),
 		memoryScavenger: process.Start(func() (worker.Worker, error) { return s.StartScavenger(s.state) }),
-		stateCopies:     process.Start(func() (worker.Worker, error) { return s.StartCopier(s.store, s.dir) }),
 		tokenCollector:  process.Start(s.collectTokens),
 	}
-	if !s.state.IsAccepted() {
+	if file, ok := s.place.(*inFile); ok {
+		manifolds[stateCopies] = process.Start(func() (worker.Worker, error) { return s.StartCopier(file.Store, s.dir) })
+	}
+	if leaser, ok := s.place.(kv.Leaser); ok {
+		manifolds[thisServer] = process.Start(func() (worker.Worker, error) { return s.startMembership(leaser) })
+		manifolds[otherServers] = process.Start(func() (worker.Worker, error) { return s.startPeers(leaser) })
+	}
+	accepted, err := s.state.IsAccepted()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if !accepted {
 		s.config.Logger.Warningf("the state was restored from a backup, and may not know which machines have which storage of the environment: " +
 			"nothing of it is made, attached or detached. When you have made sure that no machine uses storage that `stowage status` shows elsewhere, start the server with --accept-restored")
-		return manifolds
+		return manifolds, nil
 	}
-	manifolds[environAccessors] = storageprovisioner.AccessorsManifold(s.state.ForEnviron())
-	manifolds[environProvisioner] = storageprovisioner.EnvironManifold(storageprovisioner.EnvironManifoldConfig{
-		ManifoldConfig: s.Provisioner(environAccessors, "environment"),
-		Model:          s.model,
-	})
-	return manifolds
+	manifolds[environProvisioner], err = s.environManifold()
+	return manifolds, errors.Trace(err)
 }
 
 const tokenInterval = time.Hour

@@ -1,0 +1,152 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/worker/v4"
+	"github.com/juju/worker/v4/dependency"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// environLease is the name of the lease of the server that provisions the environment's storage.
+const environLease = "environment"
+
+// releaseTimeout bounds the wait for etcd when a lease is released. If that fails, the lease ends by
+// itself.
+const releaseTimeout = 5 * time.Second
+
+// changeLease returns the function that excludes changes by users of other servers, if there can be
+// any.
+func (s *Server) changeLease() func(context.Context) (func(), error) {
+	leaser, shared := s.place.(kv.Leaser)
+	if !shared {
+		return nil
+	}
+	return func(ctx context.Context) (func(), error) {
+		lease, err := leaser.Acquire(ctx, "changes")
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		return func() { release(lease) }, nil
+	}
+}
+
+// environManifold returns the manifold of the environment's storage provisioner. Of several servers
+// with one state, the one with the lease runs it.
+func (s *Server) environManifold() (dependency.Manifold, error) {
+	config := storageprovisioner.EnvironManifoldConfig{ManifoldConfig: s.Provisioner(environAccessors, "environment"), Model: s.model}
+	leaser, shared := s.place.(kv.Leaser)
+	if !shared {
+		err := s.state.RecheckEnviron("the server has started again")
+		return withAccessors(storageprovisioner.EnvironManifold(config), s.state.ForEnviron()), errors.Trace(err)
+	}
+	return dependency.Manifold{Start: func(ctx context.Context, _ dependency.Getter) (worker.Worker, error) {
+		lease, err := leaser.Acquire(ctx, environLease)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		s.config.Logger.Infof("provisioning the environment's storage")
+		lost := func() {
+			s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
+		}
+		return whileLeased(lease, lost, func() (worker.Worker, error) {
+			if err := s.state.RecheckEnviron("another server has begun to provision it"); err != nil {
+				return nil, errors.Trace(err)
+			}
+			own := config
+			own.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
+				return envcontext.New(envcontext.WithTerm(ctx, lease.Term()))
+			}
+			return withAccessors(storageprovisioner.EnvironManifold(own), s.state.ForLeader(lease)).Start(ctx, nil)
+		})
+	}}, nil
+}
+
+// withAccessors returns a manifold that needs accessors, with these.
+func withAccessors(of dependency.Manifold, accessors storageprovisioner.Accessors) dependency.Manifold {
+	return dependency.Manifold{Start: func(ctx context.Context, _ dependency.Getter) (worker.Worker, error) {
+		return of.Start(ctx, fixedAccessors{accessors})
+	}}
+}
+
+// fixedAccessors implements dependency.Getter for a manifold that needs only accessors.
+type fixedAccessors struct{ storageprovisioner.Accessors }
+
+// Get implements dependency.Getter.
+func (f fixedAccessors) Get(_ string, out any) error {
+	*out.(*storageprovisioner.Accessors) = f.Accessors
+	return nil
+}
+
+// leased runs a worker as long as a lease lasts, and then releases the lease.
+type leased struct {
+	tomb   tomb.Tomb
+	worker worker.Worker
+	lease  kv.Lease
+	lost   func()
+}
+
+// whileLeased starts a worker that ends with the lease, at the latest: then lost is called. It owns
+// the lease, even if it returns an error.
+func whileLeased(lease kv.Lease, lost func(), start func() (worker.Worker, error)) (worker.Worker, error) {
+	w, err := start()
+	if err != nil {
+		release(lease)
+		return nil, errors.Trace(err)
+	}
+	l := &leased{worker: w, lease: lease, lost: lost}
+	l.tomb.Go(l.run)
+	return l, nil
+}
+
+func (l *leased) run() error {
+	// The worker has ended before another server can get the lease: its calls are cancelled, and
+	// the programs that it runs are killed.
+	defer release(l.lease)
+	ended := make(chan error, 1)
+	l.tomb.Go(func() error {
+		ended <- l.worker.Wait()
+		return nil
+	})
+	var lost error
+	select {
+	case <-l.tomb.Dying():
+	case <-l.lease.Done():
+		l.lost()
+		lost = errors.Trace(kv.ErrLeaseLost)
+	case err := <-ended:
+		return errors.Trace(err)
+	}
+	l.worker.Kill()
+	if err := <-ended; lost == nil {
+		lost = err
+	}
+	return errors.Trace(lost)
+}
+
+// release lets another server acquire the lease at once.
+func release(lease kv.Lease) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	_ = lease.Release(ctx) // it ends by itself
+}
+
+// Kill implements worker.Worker.
+func (l *leased) Kill() { l.tomb.Kill(nil) }
+
+// Wait implements worker.Worker.
+func (l *leased) Wait() error { return l.tomb.Wait() }
+
+// Report is that of the worker.
+func (l *leased) Report() map[string]any {
+	if reporter, ok := l.worker.(worker.Reporter); ok {
+		return reporter.Report()
+	}
+	return nil
+}

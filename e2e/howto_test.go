@@ -142,6 +142,19 @@ trap 'cat "$DIR"/*.log' ERR
 		"/opt/disks", filepath.Join(disks.dir, "program"))
 }
 
+func TestServersHowTo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	page{
+		name: "howto/servers.md", blocks: 5,
+		prelude: `set -m
+FIRST=$DIR/first SECOND=$DIR/second WEB=$DIR/web ETCD=` + s.startEtcd() + `
+trap 'cat "$DIR"/*.log' ERR
+`,
+		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
+	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", s.address, "127.0.0.1:7118", freeAddress(t))
+}
+
 func TestTutorial(t *testing.T) {
 	m := newMachine(t)
 	const hello = "test \"$(cat \"$DIR/mnt/tutorial/data/greeting\")\" = hello\n"

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -90,6 +91,48 @@ func TestManagedMountIDError(t *testing.T) {
 	mt.CheckError(err, false, "statx", "input/output error")
 	mt.Attach()
 	mt.Detach()
+}
+
+// A call fails once while btrfs that is mounted is attached again. It is not taken for another
+// filesystem.
+// Finding N37.
+func TestManagedBtrfsDevicesError(t *testing.T) {
+	for _, which := range []string{"/sys/fs/btrfs/", "/sys/devices/"} {
+		mt := newManagedTest(t)
+		mt.Loop(sourcetest.ManagedBtrfsSize)
+		mt.Create("btrfs")
+		mt.Attach()
+		failed := 0
+		err := syscalltest.Intercept(t, []int{unix.SYS_GETDENTS64, unix.SYS_READ}, func(c syscalltest.Call) syscalltest.Result {
+			// The others are about the device, not about the filesystem.
+			if path := c.Path(); failed == 0 && strings.HasPrefix(path, which) && (c.Number == unix.SYS_GETDENTS64 || strings.HasSuffix(path, "/dev")) {
+				failed++
+				return syscalltest.Fail(unix.EIO)
+			}
+			return syscalltest.Pass
+		}, func() error {
+			c, err := mt.Source().(*source).begin(mt.CallContext())
+			if err != nil {
+				return err
+			}
+			defer c.End()
+			p := mt.Attachment(false)
+			devices, err := c.findDevices([]storage.FilesystemAttachmentParams{p})
+			if err != nil {
+				return err
+			}
+			_, err = c.attach(p, devices)
+			return err
+		})
+		if failed == 0 {
+			t.Errorf("nothing below %s was read", which)
+		}
+		if storage.IsPermanent(err) {
+			t.Errorf("after a failed call below %s: %v", which, err)
+		}
+		mt.Attach()
+		mt.Detach()
+	}
 }
 
 // Errors that the kernel found are in the superblock until they are repaired.

@@ -8,6 +8,7 @@ package fsctl
 import (
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,15 +135,19 @@ func btrfsDevices(f *os.File) ([]uint64, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	paths, err := filepath.Glob(filepath.Join("/sys/fs/btrfs", id, "devices", "*", "dev"))
+	dir := filepath.Join("/sys/fs/btrfs", id, "devices")
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	var devices []uint64
-	for _, path := range paths {
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name(), "dev")
 		data, err := os.ReadFile(path)
-		if err != nil {
-			continue // the device has disappeared since Glob
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue // the device has disappeared
+		} else if err != nil {
+			return nil, errors.Trace(err)
 		}
 		var major, minor uint32
 		if _, err := fmt.Sscanf(strings.TrimSpace(string(data)), "%d:%d", &major, &minor); err != nil {

@@ -226,24 +226,19 @@ func (d Dir) findEvidence() (string, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", errors.Trace(err)
 	}
-	records, err := filepath.Glob(filepath.Join(globEscape(d.Storage()), "*", "records", "*.json"))
-	if err != nil || len(records) == 0 {
-		return "", errors.Trace(err)
-	}
-	return records[0], nil
-}
-
-// globEscape returns a pattern that matches only the path.
-func globEscape(path string) string {
-	var escaped []byte
-	for _, char := range []byte(path) {
-		switch char {
-		case '*', '?', '[', '\\':
-			escaped = append(escaped, '\\')
+	for _, directory := range d.StorageDirectories() {
+		records := filepath.Join(directory.Path, "records")
+		entries, err := os.ReadDir(records)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", errors.Trace(err)
 		}
-		escaped = append(escaped, char)
+		for _, entry := range entries {
+			if strings.HasSuffix(entry.Name(), ".json") {
+				return filepath.Join(records, entry.Name()), nil
+			}
+		}
 	}
-	return string(escaped)
+	return "", nil
 }
 
 // PrepareStorage makes the directory that providers use.

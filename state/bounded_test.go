@@ -9,6 +9,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -17,11 +18,18 @@ import (
 type boundedStore struct {
 	kv.Store
 	keys int // 0: any number
+	// failAfter is how many transactions succeed before one fails; 0: none fails.
+	failAfter int
 }
 
 func (s *boundedStore) MaxKeys() int { return s.keys }
 
 func (s *boundedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
+	if s.failAfter > 0 {
+		if s.failAfter--; s.failAfter == 0 {
+			return errNoMore
+		}
+	}
 	return s.Store.Update(ctx, func(tx kv.Tx) error {
 		counting := &countingTx{tx, make(map[string]bool), make(map[string]bool)}
 		err := fn(counting)
@@ -31,6 +39,8 @@ func (s *boundedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		return err
 	})
 }
+
+const errNoMore = errors.ConstError("no more transactions")
 
 type countingTx struct {
 	kv.Tx
@@ -101,4 +111,34 @@ func TestBulkCallsOfBoundedStore(t *testing.T) {
 		w.must(w.RemoveStorage([]string{name}))
 	}
 	checkEach(a.RemoveAttachments(ids))
+}
+
+// A machine with much storage is fenced in transactions that the store allows. What an interruption
+// has left is done later.
+func TestFenceOfBoundedStore(t *testing.T) {
+	store := &boundedStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	var all []string
+	for i := range 5 {
+		all = append(all, fmt.Sprintf("data-%d", i))
+		w.add(all[i], "disk", storage.StorageKindFilesystem)
+	}
+	w.work()
+	store.keys, store.failAfter = 40, 4
+	wantError(t, w.FenceMachine(machine0), errNoMore, "fencing machine 0")
+	attached := 0
+	for _, name := range all {
+		if a := w.one(name).Attachments; len(a) > 0 && a[0].Life == life.Alive {
+			attached++
+		}
+	}
+	if attached == 0 || attached == len(all) {
+		t.Errorf("%d of %d filesystems are still attached", attached, len(all))
+	}
+	w.must(w.FinishFences())
+	for _, name := range all {
+		w.wantAttached(name, nowhere)
+	}
+	w.must(w.FinishFences())
+	w.check()
 }

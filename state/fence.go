@@ -3,10 +3,13 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // fence says that somebody has made sure that a machine is off, or was restarted, so that it no
@@ -33,9 +36,12 @@ func (r *reader) machineName(machine machineTag) string {
 // restarted since the session began; that ends the fence. Fencing again has no further effect.
 // Errors satisfy errors.IsNotFound if there is no such machine, and errors.IsNotValid if its agent
 // is connected.
+//
+// If FenceMachine is interrupted, the machine may be fenced and still have what is attached to it.
+// Fencing it again, or [State.FinishFences], goes on.
 func (st *State) FenceMachine(machine names.MachineTag) error {
 	at := newMachineTag(machine)
-	err := st.updateAll(func(tx *txn, keys []string) error {
+	err := st.update(func(tx *txn) error {
 		record, ok := read[machineRecord](&tx.reader, machineKey(at))
 		switch {
 		case !ok:
@@ -51,18 +57,86 @@ func (st *State) FenceMachine(machine names.MachineTag) error {
 				tx.write(sessionKey(at), &session)
 			}
 		}
-		for _, key := range keys {
-			i, ok := read[instance](&tx.reader, key)
-			if !ok || i.entities()[0].Tag.scope() == string(at) {
-				continue
-			}
-			if err := tx.change(key[len(storagePrefix):], &i, func() error { return i.leave(at, tx.now) }); err != nil {
-				return errors.Annotatef(err, "storage %q", key[len(storagePrefix):])
-			}
-		}
-		return tx.err
-	}, storagePrefix)
+		return nil
+	})
+	if err == nil {
+		// Nothing is attached to a fenced machine any more, so what there is now is all.
+		err = st.finishFence(at)
+	}
 	return errors.Annotatef(err, "fencing machine %s", machine.Id())
+}
+
+// FinishFences goes on where [State.FenceMachine] was interrupted.
+func (st *State) FinishFences() error {
+	machines, err := st.Machines()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, m := range machines {
+		if m.Fenced.IsZero() {
+			continue
+		}
+		if err := st.finishFence(newMachineTag(m.Tag)); err != nil {
+			return errors.Annotatef(err, "fencing machine %s", m.Tag.Id())
+		}
+	}
+	return nil
+}
+
+// finishFence makes everything of the environment leave a fenced machine, in transactions that the
+// store allows.
+func (st *State) finishFence(at machineTag) error {
+	var left []string
+	err := st.view(func(_ *reader, snapshot kv.Snapshot) error {
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err == nil && i.hasToLeave(at) {
+				left = append(left, key)
+			}
+			return errors.Trace(err)
+		})
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for batch := range slices.Chunk(left, st.maxEntities()) {
+		err := st.update(func(tx *txn) error {
+			if record, _ := read[machineRecord](&tx.reader, machineKey(at)); record.Fenced == nil {
+				return nil // it has returned
+			}
+			for _, key := range batch {
+				i, ok := read[instance](&tx.reader, key)
+				if !ok || !i.hasToLeave(at) {
+					continue
+				}
+				if err := tx.change(key[len(storagePrefix):], &i, func() error { return i.leave(at, tx.now) }); err != nil {
+					return errors.Annotatef(err, "storage %q", key[len(storagePrefix):])
+				}
+			}
+			return tx.err
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return nil
+}
+
+// hasToLeave reports whether leave would change an instance of the environment.
+func (i *instance) hasToLeave(machine machineTag) bool {
+	if i.entities()[0].Tag.scope() == string(machine) {
+		return false
+	}
+	for _, e := range i.entities() {
+		own := e.Tag.scope() == string(machine)
+		if own && e.AttemptEnded != e.Attempted {
+			return true
+		}
+		if a := e.Attachment; a != nil && a.Machine == machine && (own || a.Plan != nil || !a.detaching()) {
+			return true
+		}
+	}
+	return false
 }
 
 // leave removes what only the machine's worker could undo, and detaches the rest.

@@ -43,7 +43,7 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 	config := storageprovisioner.EnvironManifoldConfig{ManifoldConfig: s.Provisioner(environAccessors, "environment"), Model: s.model}
 	leaser, shared := s.place.(kv.Leaser)
 	if !shared {
-		err := s.state.RecheckEnviron("the server has started again")
+		err := s.recheckEnviron("the server has started again")
 		return withAccessors(storageprovisioner.EnvironManifold(config), s.state.ForEnviron()), errors.Trace(err)
 	}
 	return dependency.Manifold{Start: func(ctx context.Context, _ dependency.Getter) (worker.Worker, error) {
@@ -56,7 +56,7 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
 		}
 		return whileLeased(lease, lost, func() (worker.Worker, error) {
-			if err := s.state.RecheckEnviron("another server has begun to provision it"); err != nil {
+			if err := s.recheckEnviron("another server has begun to provision it"); err != nil {
 				return nil, errors.Trace(err)
 			}
 			own := config
@@ -66,6 +66,14 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			return withAccessors(storageprovisioner.EnvironManifold(own), s.state.ForLeader(lease)).Start(ctx, nil)
 		})
 	}}, nil
+}
+
+// recheckEnviron prepares the state for a worker that begins to provision the environment's storage.
+func (s *Server) recheckEnviron(why string) error {
+	if err := s.state.FinishFences(); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(s.state.RecheckEnviron(why))
 }
 
 // withAccessors returns a manifold that needs accessors, with these.

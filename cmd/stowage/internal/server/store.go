@@ -153,9 +153,6 @@ func (p *inEtcd) connect(ctx context.Context, etcd Etcd) (err error) {
 	if p.lock, err = lock(filepath.Join(p.dir.Server(), lockFile)); err != nil {
 		return errors.Annotate(err, "locking the data directory")
 	}
-	if err := p.dir.SetPlace(etcd.Prefix); err != nil {
-		return errors.Trace(err)
-	}
 	// What a backup that was interrupted has left.
 	left, err := filepath.Glob(filepath.Join(p.dir.Server(), backupDir+"*"))
 	if err != nil {
@@ -178,7 +175,10 @@ func (p *inEtcd) connect(ctx context.Context, etcd Etcd) (err error) {
 		return errors.Trace(err)
 	}
 	p.Store, err = etcdkv.Open(ctx, etcdkv.Config{Client: p.client, Prefix: etcd.Prefix, Name: name})
-	return errors.Trace(err)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(p.dir.SetPlace(etcd.Prefix))
 }
 
 // lock locks a file for this process, until it is closed.

@@ -251,7 +251,7 @@ func (s *Store) writes(buffer *kv.Buffer) (writes []clientv3.Op, err error) {
 // the lease is lost, or etcd was restored from a backup.
 func (s *Store) checkResponse(response *clientv3.TxnResponse, held *lease, asOf int64) error {
 	if response.Header.Revision < asOf {
-		return s.fail(errors.WithType(errors.Errorf("etcd is at revision %d, and was at %d before", response.Header.Revision, asOf), ErrRestored))
+		return s.fail(wentBack(response.Header.Revision, asOf))
 	}
 	if response.Succeeded || held == nil {
 		return nil

@@ -30,6 +30,11 @@ const retryPause = 200 * time.Millisecond
 // was read and committed before may be gone. Open the store again.
 const ErrRestored = errors.ConstError("etcd was restored from a backup")
 
+// wentBack is the error of a revision that is less than an earlier one.
+func wentBack(revision, before int64) error {
+	return errors.WithType(errors.Errorf("etcd is at revision %d, and was at %d before", revision, before), ErrRestored)
+}
+
 // load replaces the copy by the contents of etcd, and reports the difference to the feeds.
 func (s *Store) load(ctx context.Context) error {
 	asked := time.Now()
@@ -58,7 +63,7 @@ func (s *Store) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if revision < s.revision {
-		return errors.WithType(errors.Errorf("etcd is at revision %d, and was at %d before", revision, s.revision), ErrRestored)
+		return wentBack(revision, s.revision)
 	}
 	changes := difference(s.keys, keys)
 	s.keys, s.revision, s.current = keys, revision, asked

@@ -33,7 +33,12 @@ func (s *Store) Acquire(ctx context.Context, name string) (kv.Lease, error) {
 	defer end()
 	key := s.leasePrefix() + name
 	for {
+		_, asOf := s.snapshot()
 		l, held, err := s.tryAcquire(ctx, key)
+		if l != nil && l.revision <= asOf {
+			_ = l.Release(context.WithoutCancel(ctx)) // it is one of another etcd
+			return nil, s.fail(wentBack(l.revision, asOf))
+		}
 		if l != nil {
 			// The holder sees what earlier ones have committed.
 			if err := s.await(ctx, l.revision); err != nil {

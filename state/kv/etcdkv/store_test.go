@@ -273,6 +273,10 @@ func TestRestoredServer(t *testing.T) {
 		waiting <- err
 	}()
 	link.Redirect(after[0])
+	// There nobody holds the lease.
+	if err := <-waiting; !errors.Is(err, etcdkv.ErrRestored) {
+		t.Errorf("waiting for a lease: %v", err)
+	}
 	await(t, "a transaction fails because of the older server", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -280,9 +284,6 @@ func TestRestoredServer(t *testing.T) {
 	})
 	if err := store.View(t.Context(), func(kv.Snapshot) error { return nil }); !errors.Is(err, etcdkv.ErrRestored) {
 		t.Errorf("a snapshot afterwards: %v", err)
-	}
-	if err := <-waiting; !errors.Is(err, etcdkv.ErrRestored) {
-		t.Errorf("waiting for a lease: %v", err)
 	}
 }
 

@@ -54,6 +54,8 @@ type world struct {
 
 	mu       sync.Mutex
 	messages []string
+	// onMessage, if set, is called for each message.
+	onMessage func(string)
 }
 
 func newWorld(t testing.TB) *world {
@@ -111,9 +113,13 @@ func (w *world) Infof(format string, args ...any)    { w.log(format, args...) }
 func (w *world) Warningf(format string, args ...any) { w.log(format, args...) }
 
 func (w *world) log(format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.messages = append(w.messages, fmt.Sprintf(format, args...))
+	w.messages = append(w.messages, message)
+	w.mu.Unlock()
+	if w.onMessage != nil {
+		w.onMessage(message)
+	}
 }
 
 func (w *world) logged() string {
@@ -330,6 +336,30 @@ func TestEnrolmentIsRepeated(t *testing.T) {
 		t.Error("enrolled without a connection")
 	}
 	w.link.Resume()
+}
+
+// An agent whose enrolment has succeeded, and whose answer is lost, tries again, and is the same
+// machine.
+func TestEnrolmentAnswerIsLost(t *testing.T) {
+	w := newWorld(t)
+	token := w.token("")
+	key, _, err := trust.NewKey()
+	w.must(err)
+	cuts := 0
+	w.onMessage = func(message string) {
+		if strings.Contains(message, "is enrolled as machine") && cuts == 0 {
+			cuts++
+			w.link.Cut() // the answer is written after the message
+		}
+	}
+	_, _, err = api.Enrol(t.Context(), w.config(), token, "web", key.Public())
+	w.must(err)
+	if cuts != 1 || !strings.Contains(w.logged(), "trying again") {
+		t.Errorf("the answer was not lost:\n%s", w.logged())
+	}
+	if all, err := w.Machines(); err != nil || len(all) != 1 {
+		t.Errorf("machines %+v, %v", all, err)
+	}
 }
 
 // A connection that is lost costs nothing: the agent goes on in a new session.

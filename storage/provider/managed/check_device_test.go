@@ -56,6 +56,22 @@ func TestManagedCheckReportsChangedMounts(t *testing.T) {
 	}
 }
 
+// attachHere attaches the filesystem on the calling goroutine, whose system calls can be intercepted.
+func (t *managedTest) attachHere() error {
+	c, err := t.Source().(*source).begin(t.CallContext())
+	if err != nil {
+		return err
+	}
+	defer c.End()
+	p := t.Attachment(false)
+	devices, err := c.findDevices([]storage.FilesystemAttachmentParams{p})
+	if err != nil {
+		return err
+	}
+	_, err = c.attach(p, devices)
+	return err
+}
+
 // A call fails once while a filesystem that is mounted is attached again. The agent does not
 // forget that it has mounted the filesystem.
 // Finding N34.
@@ -71,20 +87,7 @@ func TestManagedMountIDError(t *testing.T) {
 			return syscalltest.Fail(unix.EIO)
 		}
 		return syscalltest.Pass
-	}, func() error {
-		c, err := mt.Source().(*source).begin(mt.CallContext())
-		if err != nil {
-			return err
-		}
-		defer c.End()
-		p := mt.Attachment(false)
-		devices, err := c.findDevices([]storage.FilesystemAttachmentParams{p})
-		if err != nil {
-			return err
-		}
-		_, err = c.attach(p, devices)
-		return err
-	})
+	}, mt.attachHere)
 	if failed == 0 {
 		t.Skip("the kernel has no unique IDs of mounts")
 	}
@@ -110,20 +113,7 @@ func TestManagedBtrfsDevicesError(t *testing.T) {
 				return syscalltest.Fail(unix.EIO)
 			}
 			return syscalltest.Pass
-		}, func() error {
-			c, err := mt.Source().(*source).begin(mt.CallContext())
-			if err != nil {
-				return err
-			}
-			defer c.End()
-			p := mt.Attachment(false)
-			devices, err := c.findDevices([]storage.FilesystemAttachmentParams{p})
-			if err != nil {
-				return err
-			}
-			_, err = c.attach(p, devices)
-			return err
-		})
+		}, mt.attachHere)
 		if failed == 0 {
 			t.Errorf("nothing below %s was read", which)
 		}

@@ -130,7 +130,8 @@
 // before it recorded the answer. create-volumes then answers with the volume that it made
 // before for the same name and stowage-storage-uuid. Likewise, a run of the program may
 // continue after its agent was killed, while the next agent starts another run: a program that
-// cannot cope with that takes a lock. Within one agent, runs do not overlap.
+// cannot cope with that takes a lock. Within one agent, runs do not overlap,
+// except those of connect-volumes and disconnect-volumes: these run beside all others.
 //
 // # Environment
 //

@@ -3,6 +3,7 @@ module github.com/stowage-io/stowage
 go 1.26.0
 
 require (
+	github.com/danielgtaylor/huma/v2 v2.37.2
 	github.com/fxamacker/cbor/v2 v2.9.6
 	github.com/google/btree v1.1.3
 	github.com/google/uuid v1.6.0

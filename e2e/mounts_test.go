@@ -30,7 +30,7 @@ func TestExternalMountChangesAreShown(t *testing.T) {
 		t.Helper()
 		m.poll(name+" is not shown as "+status+": "+message, func() bool {
 			s := m.status()[name]
-			return s.Status == status && strings.Contains(s.Message, message)
+			return string(s.Status) == status && strings.Contains(s.Message, message)
 		})
 	}
 	names := []string{"ram", "tree", "disk"}

@@ -214,7 +214,7 @@ func (s *soak) operateWithoutWaiting(mayBeRefused bool) error {
 // awaitShown waits until the agent shows an instance with a status and a message.
 func (s *soak) awaitShown(i *instance, status, message string) error {
 	return s.awaitStatus(func(all map[string]command.Storage) error {
-		if row := all[i.name]; row.Status != status || !strings.Contains(row.Message, message) {
+		if row := all[i.name]; string(row.Status) != status || !strings.Contains(row.Message, message) {
 			return fmt.Errorf("%s is not shown as %s, %q: %+v", i.name, status, message, row)
 		}
 		return nil

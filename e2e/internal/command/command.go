@@ -14,7 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
+
+	"github.com/stowage-io/stowage/api/user"
 )
 
 // Build builds the command in a directory, and returns its path.
@@ -67,46 +68,12 @@ func (s Stowage) Run(ctx context.Context, args ...string) (Result, error) {
 	return r, nil
 }
 
-// Storage is an object in the output of `status -o json`.
-type Storage struct {
-	Name            string       `json:"name"`
-	Kind            string       `json:"kind"`
-	Pool            string       `json:"pool"`
-	Provider        string       `json:"provider"`
-	SizeMiB         uint64       `json:"size-mib"`
-	WantedMiB       uint64       `json:"wanted-mib"`
-	CannotGrowToMiB uint64       `json:"cannot-grow-to-mib"`
-	Life            string       `json:"life"`
-	Status          string       `json:"status"`
-	Message         string       `json:"message"`
-	Since           time.Time    `json:"since"`
-	Location        string       `json:"location"`
-	Volume          string       `json:"volume"`
-	Filesystem      string       `json:"filesystem"`
-	Attachments     []Attachment `json:"attachments"`
-}
-
-// Orphan is an object in the output of `orphans -o json`.
-type Orphan struct {
-	State    string `json:"state"`
-	Name     string `json:"name"`
-	UUID     string `json:"uuid"`
-	Kind     string `json:"kind"`
-	Provider string `json:"provider"`
-	Pool     string `json:"pool"`
-	ID       string `json:"id"`
-	SizeMiB  uint64 `json:"size-mib"`
-	Path     string `json:"path"`
-	Attached bool   `json:"attached"`
-}
-
-// Attachment is an attachment of a Storage.
-type Attachment struct {
-	Machine  string `json:"machine"`
-	Life     string `json:"life"`
-	Location string `json:"location"`
-	ReadOnly bool   `json:"read-only"`
-}
+// Storage is an object in the output of `status -o json`, and Orphan one in that of `orphans -o
+// json`.
+type (
+	Storage = user.Storage
+	Orphan  = user.Orphan
+)
 
 // Status returns all storage by name.
 func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
@@ -120,34 +87,20 @@ func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
 // Poll returns what Status returns, but asks the agent on its socket. It is for loops that ask
 // often: a process for each question takes most of their CPU time.
 func (s Stowage) Poll(ctx context.Context) (map[string]Storage, error) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "stowage.sock"))
-	}
-	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://stowage/v1/storage", strings.NewReader("{}"))
+	client, err := user.NewClient(user.Config{URL: "http://stowage", Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "stowage.sock"))
+		},
+		DisableKeepAlives: true,
+	}})
 	if err != nil {
 		return nil, err
 	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	all, err := client.Storage(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	var answer struct {
-		Error  json.RawMessage `json:"error"`
-		Result struct {
-			Storage []Storage `json:"storage"`
-		} `json:"result"`
-	}
-	decoder := json.NewDecoder(response.Body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&answer); err != nil {
-		return nil, err
-	}
-	if answer.Error != nil {
-		return nil, errors.New(string(answer.Error))
-	}
-	return byName(answer.Result.Storage), nil
+	return byName(all), nil
 }
 
 func byName(list []Storage) map[string]Storage {

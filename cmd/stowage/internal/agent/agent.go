@@ -15,6 +15,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
@@ -40,7 +41,7 @@ type Config struct {
 	// environment's storage.
 	Manager bool
 	// Spec, if not nil, is applied before anything starts.
-	Spec *control.ApplyArgs
+	Spec *user.ApplyArgs
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -139,7 +140,7 @@ func (a *Agent) start(config Config) error {
 			return errors.Trace(err)
 		}
 		for _, change := range result.Changes {
-			if change.Action == control.ActionKeep {
+			if change.Action == user.ActionKeep {
 				config.Logger.Warningf("%s: storage %s is larger than the file says, and is left as it is: %s", config.Spec.File, change.Name, change.Detail)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
@@ -175,13 +176,13 @@ func start(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 }
 
 // until watches storage until wanted returns true.
-func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]control.Storage) bool) {
+func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]user.Storage) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	done := errors.New("done")
-	rows := map[string]control.Storage{}
-	err := a.Watch(ctx, nil, func(event control.Event) error {
+	rows := map[string]user.Storage{}
+	err := a.Watch(ctx, nil, func(event user.Event) error {
 		for _, s := range event.Storage {
 			rows[s.Name] = s
 		}
@@ -199,8 +200,8 @@ func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]control.Sto
 }
 
 // all returns a condition: there are n rows, and all have the status.
-func all(n int, s status.Status) func(map[string]control.Storage) bool {
-	return func(rows map[string]control.Storage) bool {
+func all(n int, s status.Status) func(map[string]user.Storage) bool {
+	return func(rows map[string]user.Storage) bool {
 		for _, row := range rows {
 			if row.Status != s {
 				return false
@@ -212,7 +213,7 @@ func all(n int, s status.Status) func(map[string]control.Storage) bool {
 
 func apply(t *testing.T, a *agent.Agent, text string) error {
 	t.Helper()
-	_, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(text)})
+	_, err := a.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: text})
 	return err
 }
 
@@ -231,7 +232,7 @@ func TestStorageLifecycle(t *testing.T) {
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return all(2, status.Attached)(rows) && rows["data/0"].Location == "/srv/data/0" && rows["data/1"].Location == "/srv/data/1"
 	})
 	for _, test := range []struct {
@@ -252,7 +253,7 @@ func TestStorageLifecycle(t *testing.T) {
 	}
 
 	// Applying the file again changes nothing, although the storage is larger than requested.
-	result, err := a.Apply(ctx, control.ApplyArgs{File: "f.yaml", Content: []byte(two)})
+	result, err := a.Apply(ctx, user.ApplyArgs{File: "f.yaml", Content: two})
 	if err != nil || len(result.Changes) != 0 {
 		t.Errorf("applied again: %+v, %v", result, err)
 	}
@@ -260,7 +261,7 @@ func TestStorageLifecycle(t *testing.T) {
 	if err := a.Detach(ctx, []string{"data/1"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, func(rows map[string]control.Storage) bool { return len(rows["data/1"].Attachments) == 0 })
+	until(t, a, func(rows map[string]user.Storage) bool { return len(rows["data/1"].Attachments) == 0 })
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
@@ -288,11 +289,11 @@ func TestApplyTellsWhatIsUnfinished(t *testing.T) {
 		{102, 101, []string{"data/101"}},
 		{102, 102, nil},
 	} {
-		result, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(declared(test.n))})
+		result, err := a.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: declared(test.n)})
 		if err != nil || result.Attached != test.attached || !reflect.DeepEqual(result.Unfinished, test.unfinished) {
 			t.Errorf("of %d, %d are attached and %q unfinished (%v), want %+v", test.n, result.Attached, result.Unfinished, err, test)
 		}
-		until(t, a, func(rows map[string]control.Storage) bool {
+		until(t, a, func(rows map[string]user.Storage) bool {
 			for _, row := range rows {
 				if row.Location == "" {
 					return false
@@ -305,7 +306,7 @@ func TestApplyTellsWhatIsUnfinished(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
-	result, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(two), DryRun: true})
+	result, err := a.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: two, DryRun: true})
 	if err != nil || len(result.Changes) != 2 {
 		t.Errorf("%+v, %v", result, err)
 	}
@@ -347,7 +348,7 @@ func TestUnknownNamesChangeNothing(t *testing.T) {
 	}
 	until(t, a, all(2, status.Attached))
 	attach := func(ctx context.Context, names []string) error {
-		return a.Attach(ctx, control.AttachArgs{Names: names})
+		return a.Attach(ctx, user.AttachArgs{Names: names})
 	}
 	for _, change := range []func(context.Context, []string) error{attach, a.Detach, a.Remove} {
 		for _, name := range []string{"nowhere", "data/2", "dat", ""} {
@@ -370,7 +371,7 @@ func TestUnknownNamesChangeNothing(t *testing.T) {
 
 func TestSpecIsAppliedBeforeStart(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
-	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte("storage: [{name: a, directive: 'x,1M', kind: block}]")}
+	c.Spec = &user.ApplyArgs{File: "f.yaml", Content: "storage: [{name: a, directive: 'x,1M', kind: block}]"}
 	_, err := agent.New(c)
 	if want := `f.yaml:1: storage a: directive: pool "x" is not known: the pools are loop, memory, rootfs`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -378,7 +379,7 @@ func TestSpecIsAppliedBeforeStart(t *testing.T) {
 	if _, err := os.Lstat(c.SocketPath); !os.IsNotExist(err) {
 		t.Errorf("the socket: %v", err)
 	}
-	c.Spec.Content = []byte(two)
+	c.Spec.Content = two
 	a, _ := start(t, c)
 	until(t, a, all(2, status.Attached))
 }
@@ -387,7 +388,7 @@ func TestSpecIsAppliedBeforeStart(t *testing.T) {
 func TestSpecMayNameTheAgentsMachine(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	entry := strings.Replace(two, "kind:", "machine: %s, kind:", 1)
-	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: fmt.Appendf(nil, entry, "0")}
+	c.Spec = &user.ApplyArgs{File: "f.yaml", Content: fmt.Sprintf(entry, "0")}
 	a, _ := start(t, c)
 	until(t, a, all(2, status.Attached))
 	want := `f.yaml:3: storage data: machine: "web-1" is not known: the machines are 0`
@@ -410,7 +411,7 @@ func TestRestartAttachesStorageAgain(t *testing.T) {
 
 	m.attach = make(chan struct{})
 	a, _ = start(t, config(t, dir, m))
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return all(2, status.Attaching)(rows) && rows["data/0"].Message == "rechecking: the agent has started again"
 	})
 	close(m.attach)
@@ -436,14 +437,14 @@ func TestManagerProvisionsEnvironmentStorage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return all(3, status.Attached)(rows) && rows["share"].Filesystem == "2" && rows["share"].Location == "/srv/share"
 	})
 	stop()
 
 	shares.attach = make(chan struct{})
 	a, _ = start(t, managerConfig(t, dir, shares))
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return rows["share"].Message == "rechecking: the agent has started again"
 	})
 	close(shares.attach)
@@ -472,7 +473,7 @@ func TestStatusOfEnvironmentStorageWithoutManager(t *testing.T) {
 	if err := apply(t, a, share); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return all(1, status.Attached)(rows) && rows["share"].Message == ""
 	})
 	stop()
@@ -481,7 +482,7 @@ func TestStatusOfEnvironmentStorageWithoutManager(t *testing.T) {
 	const hint = "no environment manager runs: start the agent with --manager"
 	for _, c := range []agent.Config{c, config(t, dir, &memory{})} {
 		a, stop = start(t, c)
-		until(t, a, func(rows map[string]control.Storage) bool {
+		until(t, a, func(rows map[string]user.Storage) bool {
 			return all(1, status.Attached)(rows) && rows["share"].Message == hint
 		})
 		stop()
@@ -495,7 +496,7 @@ func TestStatusOfEnvironmentStorageWithoutManager(t *testing.T) {
 	if err := a.Remove(t.Context(), []string{"share"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, func(rows map[string]control.Storage) bool {
+	until(t, a, func(rows map[string]user.Storage) bool {
 		return all(1, status.Detaching)(rows) && rows["share"].Message == hint
 	})
 	stop()
@@ -637,7 +638,7 @@ func TestReportNamesWorkers(t *testing.T) {
 func TestNewFailsIfSocketCannotBeCreated(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.SocketPath = filepath.Join(t.TempDir(), "none", "stowage.sock")
-	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(two)}
+	c.Spec = &user.ApplyArgs{File: "f.yaml", Content: two}
 	_, err := agent.New(c)
 	if err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
 		t.Errorf("got %v", err)
@@ -666,11 +667,11 @@ func TestWatchSendsOnlyChanges(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	var events []control.Event
+	var events []user.Event
 	begun, done := make(chan struct{}), errors.New("done")
 	ended := make(chan error, 1)
 	go func() {
-		ended <- a.Watch(ctx, []string{"data/1", "later"}, func(event control.Event) error {
+		ended <- a.Watch(ctx, []string{"data/1", "later"}, func(event user.Event) error {
 			events = append(events, event)
 			if len(events) == 1 {
 				close(begun)

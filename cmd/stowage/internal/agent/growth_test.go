@@ -9,7 +9,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
@@ -36,8 +36,8 @@ func (s resizableSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all
 }
 
 // haveSizes returns a condition: data/0 and data/1 have grown to these sizes.
-func haveSizes(sizes ...uint64) func(map[string]control.Storage) bool {
-	return func(rows map[string]control.Storage) bool {
+func haveSizes(sizes ...uint64) func(map[string]user.Storage) bool {
+	return func(rows map[string]user.Storage) bool {
 		return rows["data/0"].SizeMiB == sizes[0] && rows["data/1"].SizeMiB == sizes[1]
 	}
 }
@@ -77,8 +77,8 @@ func TestResize(t *testing.T) {
 			t.Errorf("%+v, %v, want %d", rows, err, sizes)
 		}
 	}
-	resize := func(size uint64, more bool, names ...string) (control.ChangesResult, error) {
-		return a.Resize(t.Context(), control.ResizeArgs{Names: names, SizeMiB: size, More: more})
+	resize := func(size uint64, more bool, names ...string) (user.ChangesResult, error) {
+		return a.Resize(t.Context(), user.ResizeArgs{Names: names, SizeMiB: size, More: more})
 	}
 	if r, err := resize(128, false, "data/1"); err != nil || len(r.Changes) != 1 || r.Changes[0].Detail != "64 MiB to 128 MiB" {
 		t.Errorf("%+v, %v", r, err)
@@ -121,7 +121,7 @@ func TestResize(t *testing.T) {
 
 	// An agent starts with a file that is older than the growth.
 	stop()
-	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(elastics)}
+	c.Spec = &user.ApplyArgs{File: "f.yaml", Content: elastics}
 	warnings := &warnings{logger: logger{t}}
 	c.Logger = warnings
 	a, _ = start(t, c)

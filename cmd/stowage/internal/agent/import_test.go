@@ -13,8 +13,8 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -122,15 +122,15 @@ func startImporter(t *testing.T) (*agent.Agent, *files, string) {
 func TestImportTakesOverFile(t *testing.T) {
 	a, f, dir := startImporter(t)
 	for _, test := range []struct {
-		args   control.ImportArgs
+		args   user.ImportArgs
 		kind   string
 		detail string
 	}{
-		{control.ImportArgs{Name: "data", Pool: "loop", Source: dir + "/fs", Mount: "/srv/data"}, "filesystem", "filesystem, pool loop, 4M, ext4, on /srv/data"},
-		{control.ImportArgs{Name: "raw", Pool: "loop", Source: dir + "/raw", Block: true}, "block", "block, pool loop, 4M"},
+		{user.ImportArgs{Name: "data", Pool: "loop", Source: dir + "/fs", Mount: "/srv/data"}, "filesystem", "filesystem, pool loop, 4M, ext4, on /srv/data"},
+		{user.ImportArgs{Name: "raw", Pool: "loop", Source: dir + "/raw", Block: true}, "block", "block, pool loop, 4M"},
 	} {
 		r, err := a.Import(t.Context(), test.args)
-		want := []control.Change{{Action: control.ActionImport, Item: "storage", Name: test.args.Name, Detail: test.detail}}
+		want := []user.Change{{Action: user.ActionImport, Item: "storage", Name: test.args.Name, Detail: test.detail}}
 		if err != nil || !reflect.DeepEqual(r.Changes, want) {
 			t.Errorf("%+v, %v, want %+v", r, err, want)
 		}
@@ -148,7 +148,7 @@ func TestImportTakesOverFile(t *testing.T) {
 			t.Errorf("%+v, %v", rows, err)
 		}
 	}
-	until(t, a, func(rows map[string]control.Storage) bool { return rows["raw"].Status == "attached" })
+	until(t, a, func(rows map[string]user.Storage) bool { return rows["raw"].Status == "attached" })
 
 	if err := a.Remove(t.Context(), []string{"data", "raw"}); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestImportTakesOverFile(t *testing.T) {
 // import with the same path finishes it.
 func TestInterruptedImportIsFinished(t *testing.T) {
 	a, f, dir := startImporter(t)
-	refused := control.ImportArgs{Name: "other", Pool: "loop", Source: dir + "/raw"}
+	refused := user.ImportArgs{Name: "other", Pool: "loop", Source: dir + "/raw"}
 	for _, name := range []string{"fs", "raw"} {
 		config, err := storage.NewConfig("loop", "loop", storage.Attrs{storage.ConfigStorageDir: dir + "/agent/storage/loop"})
 		if err != nil {
@@ -177,7 +177,7 @@ func TestInterruptedImportIsFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := a.Import(t.Context(), control.ImportArgs{Name: "data", Pool: "loop", Source: dir + "/fs", Mount: "/srv/data"})
+	r, err := a.Import(t.Context(), user.ImportArgs{Name: "data", Pool: "loop", Source: dir + "/fs", Mount: "/srv/data"})
 	if err != nil || r.Changes[0].Detail != "filesystem, pool loop, 4M, ext4, on /srv/data" {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -204,24 +204,24 @@ func TestRefusedImportChangesNothing(t *testing.T) {
 	}
 	for _, test := range []struct {
 		about   string
-		change  func(*control.ImportArgs)
+		change  func(*user.ImportArgs)
 		kind    error
 		message string
 	}{
-		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, `importing storage "data": there is storage of that name`},
-		{"unknown pool", func(a *control.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known`},
-		{"relative path", func(a *control.ImportArgs) { a.Source = "fs" }, errors.NotValid, `"fs" is not an absolute path`},
-		{"path with ..", func(a *control.ImportArgs) { a.Source = dir + "/../x" }, errors.NotValid, "is not an absolute path in its shortest form"},
-		{"missing file", func(a *control.ImportArgs) { a.Source = dir + "/none" }, errors.NotFound, "none"},
-		{"a link", func(a *control.ImportArgs) { a.Source = dir + "/link" }, errors.NotValid, "is a symbolic link"},
-		{"a directory", func(a *control.ImportArgs) { a.Source = dir }, errors.NotValid, "is not a regular file"},
-		{"no filesystem", func(a *control.ImportArgs) { a.Source = dir + "/raw" }, errors.NotValid, "no known filesystem at its start: import it as a block device with --block"},
-		{"too small", func(a *control.ImportArgs) { a.Source, a.Block = small, true }, errors.NotValid, "has 1000 bytes: storage has at least 1 MiB"},
-		{"unknown UUID", func(a *control.ImportArgs) { a.Source = "UUID=99999999-2222-3333-4444-555555555555" }, errors.NotFound, "no block device has a filesystem with UUID"},
-		{"empty UUID", func(a *control.ImportArgs) { a.Source = "UUID=" }, errors.NotFound, "no block device has a filesystem with UUID"},
-		{"provider that cannot import", func(a *control.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "pool memory has provider memory, which cannot import existing storage"},
+		{"name that is taken", func(a *user.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, `importing storage "data": there is storage of that name`},
+		{"unknown pool", func(a *user.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known`},
+		{"relative path", func(a *user.ImportArgs) { a.Source = "fs" }, errors.NotValid, `"fs" is not an absolute path`},
+		{"path with ..", func(a *user.ImportArgs) { a.Source = dir + "/../x" }, errors.NotValid, "is not an absolute path in its shortest form"},
+		{"missing file", func(a *user.ImportArgs) { a.Source = dir + "/none" }, errors.NotFound, "none"},
+		{"a link", func(a *user.ImportArgs) { a.Source = dir + "/link" }, errors.NotValid, "is a symbolic link"},
+		{"a directory", func(a *user.ImportArgs) { a.Source = dir }, errors.NotValid, "is not a regular file"},
+		{"no filesystem", func(a *user.ImportArgs) { a.Source = dir + "/raw" }, errors.NotValid, "no known filesystem at its start: import it as a block device with --block"},
+		{"too small", func(a *user.ImportArgs) { a.Source, a.Block = small, true }, errors.NotValid, "has 1000 bytes: storage has at least 1 MiB"},
+		{"unknown UUID", func(a *user.ImportArgs) { a.Source = "UUID=99999999-2222-3333-4444-555555555555" }, errors.NotFound, "no block device has a filesystem with UUID"},
+		{"empty UUID", func(a *user.ImportArgs) { a.Source = "UUID=" }, errors.NotFound, "no block device has a filesystem with UUID"},
+		{"provider that cannot import", func(a *user.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "pool memory has provider memory, which cannot import existing storage"},
 	} {
-		args := control.ImportArgs{Name: "new", Pool: "loop", Source: dir + "/fs"}
+		args := user.ImportArgs{Name: "new", Pool: "loop", Source: dir + "/fs"}
 		test.change(&args)
 		if r, err := a.Import(t.Context(), args); !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.message) {
 			t.Errorf("%s: %+v, %v", test.about, r, err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
 )
 
@@ -16,7 +16,7 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 	a, stop := start(t, config(t, dir, &memory{}))
 	ctx := t.Context()
 	add := func(name, provider string, replace bool) error {
-		return a.AddPool(ctx, control.AddPoolArgs{
+		return a.AddPool(ctx, user.AddPoolArgs{
 			Name: name, Provider: provider, Attributes: map[string]any{"depth": float64(3)}, Replace: replace,
 		})
 	}
@@ -45,7 +45,7 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 	refused(add("fast", "rootfs", true), errors.NotValid,
 		`pool "fast" is in use with provider "memory", which cannot change: make a pool of another name`)
 
-	want := []control.Pool{
+	want := []user.Pool{
 		{Name: "fast", Provider: "memory", Attributes: map[string]any{"depth": float64(3)}},
 		{Name: "loop", Provider: "loop", Attributes: map[string]any{}, Default: true},
 		{Name: "memory", Provider: "memory", Attributes: map[string]any{}, Default: true},

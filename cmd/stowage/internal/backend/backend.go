@@ -20,7 +20,7 @@ import (
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
@@ -61,7 +61,7 @@ type Logger interface {
 	Warningf(format string, args ...any)
 }
 
-// Backend implements control.Backend. It lives as long as its process, however often the control
+// Backend implements userapi.Backend. It lives as long as its process, however often the control
 // socket is recreated.
 type Backend struct {
 	config Config
@@ -101,38 +101,38 @@ func (b *Backend) beginChange(ctx context.Context) (end func(), err error) {
 	return func() { release(); b.changeMu.Unlock() }, nil
 }
 
-// Apply implements control.Backend. Before it changes anything, it makes the checks that the
+// Apply implements userapi.Backend. Before it changes anything, it makes the checks that the
 // file alone does not allow.
-func (b *Backend) Apply(ctx context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+func (b *Backend) Apply(ctx context.Context, args user.ApplyArgs) (user.ApplyResult, error) {
 	return b.ApplyFile(ctx, args, false)
 }
 
 // ApplyFile applies a file. With keepLarger, storage may be larger than the file says.
-func (b *Backend) ApplyFile(ctx context.Context, args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
-	file, err := spec.Parse(args.File, args.Content)
+func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepLarger bool) (user.ApplyResult, error) {
+	file, err := spec.Parse(args.File, []byte(args.Content))
 	if err != nil {
-		return control.ApplyResult{}, errors.Trace(err)
+		return user.ApplyResult{}, errors.Trace(err)
 	}
 	end, err := b.beginChange(ctx)
 	if err != nil {
-		return control.ApplyResult{}, errors.Trace(err)
+		return user.ApplyResult{}, errors.Trace(err)
 	}
 	defer end()
 	situation, err := b.situation()
 	if err != nil {
-		return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
+		return user.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 	}
 	situation.KeepLarger = keepLarger
 	plan, err := converge.Make(file, situation)
 	if err != nil {
-		return control.ApplyResult{}, errors.Trace(err)
+		return user.ApplyResult{}, errors.Trace(err)
 	}
 	if !args.DryRun {
 		if err := b.state.Apply(plan.State); err != nil {
-			return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
+			return user.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 		}
 	}
-	result := control.ApplyResult{Changes: plan.Changes, Names: plan.Names}
+	result := user.ApplyResult{Changes: plan.Changes, Names: plan.Names}
 	if plan.Attached > maxAttachedRows && len(plan.Unfinished) <= maxEventNames {
 		result.Attached, result.Unfinished = plan.Attached, plan.Unfinished
 	}
@@ -143,8 +143,8 @@ func (b *Backend) ApplyFile(ctx context.Context, args control.ApplyArgs, keepLar
 // waits for a file to be applied: reading and sending many would cost more than applying it.
 const maxAttachedRows = 100
 
-// Storage implements control.Backend.
-func (b *Backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
+// Storage implements userapi.Backend.
+func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	found, err := b.selectStorage(names)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (b *Backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]control.Storage, len(found))
+	rows := make([]user.Storage, len(found))
 	for i, s := range found {
 		rows[i] = b.wireStorage(s, host)
 	}
@@ -201,8 +201,8 @@ func watchPause(took time.Duration) time.Duration {
 	return max(5*time.Millisecond, min(10*took, 100*time.Millisecond))
 }
 
-// Watch implements control.Backend.
-func (b *Backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
+// Watch implements userapi.Backend.
+func (b *Backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
 	changes, err := b.state.WatchStorageNames()
 	if err != nil {
 		return errors.Trace(err)
@@ -287,9 +287,9 @@ const maxEventNames = 1000
 
 // sendChanges sends the named storage that differs from what was last sent. The first update
 // is one event, even if it is empty.
-func (w *watchSession) sendChanges(names []string, first bool, send func(control.Event) error) error {
+func (w *watchSession) sendChanges(names []string, first bool, send func(user.Event) error) error {
 	names = slices.DeleteFunc(names, func(name string) bool { return !w.selection.has(name) })
-	var event control.Event
+	var event user.Event
 	for chunk := range slices.Chunk(names, maxEventNames) {
 		if err := w.collect(chunk, &event); err != nil {
 			return errors.Trace(err)
@@ -300,7 +300,7 @@ func (w *watchSession) sendChanges(names []string, first bool, send func(control
 		if err := send(event); err != nil {
 			return errors.Trace(err)
 		}
-		event = control.Event{}
+		event = user.Event{}
 	}
 	if first {
 		return send(event)
@@ -309,7 +309,7 @@ func (w *watchSession) sendChanges(names []string, first bool, send func(control
 }
 
 // collect adds the named storage that differs from what was last sent to an event.
-func (w *watchSession) collect(names []string, event *control.Event) error {
+func (w *watchSession) collect(names []string, event *user.Event) error {
 	found, missing, err := w.state.FindStorage(names...)
 	if err != nil {
 		return errors.Trace(err)
@@ -343,15 +343,15 @@ func (w *watchSession) collect(names []string, event *control.Event) error {
 	return nil
 }
 
-func (w *watchSession) hash(row control.Storage) (uint64, error) {
+func (w *watchSession) hash(row user.Storage) (uint64, error) {
 	var hash maphash.Hash
 	hash.SetSeed(w.seed)
 	err := json.NewEncoder(&hash).Encode(row)
 	return hash.Sum64(), err
 }
 
-// Attach implements control.Backend.
-func (b *Backend) Attach(ctx context.Context, args control.AttachArgs) error {
+// Attach implements userapi.Backend.
+func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 	end, err := b.beginChange(ctx)
 	if err != nil {
 		return errors.Trace(err)
@@ -381,22 +381,22 @@ func (b *Backend) Attach(ctx context.Context, args control.AttachArgs) error {
 	return errors.Trace(b.state.Apply(changes))
 }
 
-// Detach implements control.Backend.
+// Detach implements userapi.Backend.
 func (b *Backend) Detach(ctx context.Context, names []string) error {
 	return b.change(ctx, names, b.state.DetachStorage)
 }
 
-// Remove implements control.Backend.
+// Remove implements userapi.Backend.
 func (b *Backend) Remove(ctx context.Context, names []string) error {
 	return b.change(ctx, names, b.state.RemoveStorage)
 }
 
-// Release implements control.Backend.
+// Release implements userapi.Backend.
 func (b *Backend) Release(ctx context.Context, names []string) error {
 	return b.change(ctx, names, b.state.ReleaseStorage)
 }
 
-// Retry implements control.Backend.
+// Retry implements userapi.Backend.
 func (b *Backend) Retry(_ context.Context, names []string) error {
 	found, err := b.selectStorage(names)
 	if err != nil {
@@ -405,7 +405,7 @@ func (b *Backend) Retry(_ context.Context, names []string) error {
 	return errors.Trace(b.state.RetryStorage(fullNames(found)))
 }
 
-// Format implements control.Backend.
+// Format implements userapi.Backend.
 func (b *Backend) Format(ctx context.Context, names []string) error {
 	return b.change(ctx, names, func(found []string) error {
 		for _, name := range found {
@@ -447,27 +447,27 @@ func fullNames(found []state.Storage) []string {
 	return full
 }
 
-// Backup implements control.Backend.
-func (b *Backend) Backup(ctx context.Context, args control.BackupArgs) (control.BackupResult, error) {
+// Backup implements userapi.Backend.
+func (b *Backend) Backup(ctx context.Context, args user.BackupArgs) (user.BackupResult, error) {
 	if err := checkPath(args.Path); err != nil {
-		return control.BackupResult{}, errors.Trace(err)
+		return user.BackupResult{}, errors.Trace(err)
 	}
 	meta, err := b.config.Backup(ctx, args.Path, b.config.Clock.Now())
 	if errors.Is(err, fs.ErrExist) {
-		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" already exists: choose another file")
+		return user.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" already exists: choose another file")
 	}
-	return control.BackupResult{UUID: meta.UUID, Generation: meta.Generation, Schema: meta.Schema, Bytes: meta.Size}, errors.Trace(err)
+	return user.BackupResult{UUID: meta.UUID, Generation: meta.Generation, Schema: meta.Schema, Bytes: meta.Size}, errors.Trace(err)
 }
 
-// Pools implements control.Backend.
-func (b *Backend) Pools(context.Context) ([]control.Pool, error) {
+// Pools implements userapi.Backend.
+func (b *Backend) Pools(context.Context) ([]user.Pool, error) {
 	pools, err := b.pools().List()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	wire := make([]control.Pool, len(pools))
+	wire := make([]user.Pool, len(pools))
 	for i, pool := range pools {
-		wire[i] = control.Pool{
+		wire[i] = user.Pool{
 			Name: pool.Name(), Provider: string(pool.Provider()), Attributes: pool.Attrs(), Default: pool.Default,
 		}
 		if wire[i].Attributes == nil {
@@ -477,8 +477,8 @@ func (b *Backend) Pools(context.Context) ([]control.Pool, error) {
 	return wire, nil
 }
 
-// AddPool implements control.Backend.
-func (b *Backend) AddPool(ctx context.Context, args control.AddPoolArgs) error {
+// AddPool implements userapi.Backend.
+func (b *Backend) AddPool(ctx context.Context, args user.AddPoolArgs) error {
 	end, err := b.beginChange(ctx)
 	if err != nil {
 		return errors.Trace(err)
@@ -491,7 +491,7 @@ func (b *Backend) AddPool(ctx context.Context, args control.AddPoolArgs) error {
 	return errors.Trace(set(args.Name, storage.ProviderType(args.Provider), args.Attributes))
 }
 
-// RemovePools implements control.Backend.
+// RemovePools implements userapi.Backend.
 func (b *Backend) RemovePools(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no pool is named")
@@ -508,7 +508,7 @@ func (b *Backend) pools() *poolmanager.Manager {
 	return poolmanager.New(b.state, b.config.Registry)
 }
 
-// Report implements control.Backend.
+// Report implements userapi.Backend.
 func (b *Backend) Report(context.Context) (map[string]any, error) {
 	report := b.config.Report()
 	if !b.isLocal() {
@@ -526,8 +526,8 @@ func (b *Backend) Report(context.Context) (map[string]any, error) {
 const noManager = "no environment manager runs: start the agent with --manager"
 
 // wireStorage returns storage as users see it, with the remarks about the host.
-func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
-	row := control.Storage{
+func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
+	row := user.Storage{
 		Name:            s.Name,
 		Kind:            s.Kind.String(),
 		Pool:            s.Pool,
@@ -540,7 +540,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
 		Message:         s.Message,
 		Since:           s.Since,
 		Location:        s.Location,
-		Attachments:     make([]control.Attachment, len(s.Attachments)),
+		Attachments:     make([]user.Attachment, len(s.Attachments)),
 	}
 	if s.Volume != nil {
 		row.Volume = s.Volume.Tag.Id()
@@ -558,7 +558,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) control.Storage {
 		if remark := b.absence(a.Machine); remark != "" {
 			row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
 		}
-		row.Attachments[i] = control.Attachment{
+		row.Attachments[i] = user.Attachment{
 			Machine: b.machineName(a.Machine), Life: a.Life, Location: a.Location, ReadOnly: a.ReadOnly,
 		}
 	}

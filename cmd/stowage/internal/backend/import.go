@@ -9,34 +9,34 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// Import implements control.Backend. It makes all checks first. Then the provider takes over
+// Import implements userapi.Backend. It makes all checks first. Then the provider takes over
 // the object, and the state records it. If the agent dies in between, repeating the import
 // finds the object taken over already.
-func (b *Backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+func (b *Backend) Import(ctx context.Context, args user.ImportArgs) (user.ChangesResult, error) {
 	if !b.isLocal() {
-		return control.ChangesResult{}, errors.NewNotSupported(nil, "a server cannot import storage yet, since it is on the machines: add new storage, and copy the data to it")
+		return user.ChangesResult{}, errors.NewNotSupported(nil, "a server cannot import storage yet, since it is on the machines: add new storage, and copy the data to it")
 	}
 	end, err := b.beginChange(ctx)
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	defer end()
 	change, record, err := b.takeOver(ctx, args)
 	if err != nil {
-		return control.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)
+		return user.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)
 	}
-	return control.ChangesResult{Changes: []control.Change{change}}, errors.Trace(record())
+	return user.ChangesResult{Changes: []user.Change{change}}, errors.Trace(record())
 }
 
 // takeOver makes the provider take over the object. record then records it in the state.
-func (b *Backend) takeOver(ctx context.Context, args control.ImportArgs) (change control.Change, record func() error, err error) {
+func (b *Backend) takeOver(ctx context.Context, args user.ImportArgs) (change user.Change, record func() error, err error) {
 	situation, err := b.situation()
 	if err != nil {
 		return change, nil, errors.Trace(err)
@@ -160,7 +160,7 @@ func importPrepared[I any](b *Backend, t *converge.Takeover, doImport func(tags 
 
 // adopt completes a takeover with the filesystem that was found in its file, unless a block
 // device is wanted, whatever it contains.
-func adopt(t *converge.Takeover, args control.ImportArgs, file backingFile, found provider.Contents) error {
+func adopt(t *converge.Takeover, args user.ImportArgs, file backingFile, found provider.Contents) error {
 	switch {
 	case found.Size < 1<<20:
 		return errors.NewNotValid(nil, fmt.Sprintf("%s has %d bytes: storage has at least 1 MiB", file.path, found.Size))

@@ -9,8 +9,8 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/trust"
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state"
 )
@@ -36,18 +36,18 @@ func (b *Backend) absence(machine names.MachineTag) string {
 	return "machine " + b.machineName(machine) + " is not connected"
 }
 
-// Machines implements control.Backend.
-func (b *Backend) Machines(context.Context) ([]control.Machine, error) {
+// Machines implements userapi.Backend.
+func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 	all, err := b.state.Machines()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	wire := make([]control.Machine, len(all))
+	wire := make([]user.Machine, len(all))
 	for i, m := range all {
-		wire[i] = control.Machine{
+		wire[i] = user.Machine{
 			Name:       m.Name,
 			Number:     m.Tag.Id(),
-			Status:     control.MachineUp,
+			Status:     user.MachineUp,
 			Refused:    m.Session.Refused,
 			InstanceID: string(m.InstanceID),
 		}
@@ -56,12 +56,12 @@ func (b *Backend) Machines(context.Context) ([]control.Machine, error) {
 			wire[i].LastSeen = b.config.Clock.Now().UTC()
 			continue
 		case !m.Fenced.IsZero():
-			wire[i].Status = control.MachineFenced
+			wire[i].Status = user.MachineFenced
 			wire[i].LastSeen = server.LastSeen(m).UTC().Truncate(time.Second)
 		case m.Presence.Since.IsZero():
-			wire[i].Status = control.MachinePending
+			wire[i].Status = user.MachinePending
 		case !m.Presence.Connected:
-			wire[i].Status = control.MachineUnreachable
+			wire[i].Status = user.MachineUnreachable
 			fallthrough
 		default:
 			wire[i].LastSeen = server.LastSeen(m).UTC().Truncate(time.Second)
@@ -87,20 +87,20 @@ func (b *Backend) machineName(machine names.MachineTag) string {
 // errNoServer is the error of requests that need a server.
 var errNoServer = errors.NewNotSupported(nil, "this agent has one machine, its own: machines join a server, see `stowage server --help`")
 
-// Move implements control.Backend.
-func (b *Backend) Move(ctx context.Context, args control.MoveArgs) (control.MoveResult, error) {
+// Move implements userapi.Backend.
+func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult, error) {
 	if b.config.Server == nil {
-		return control.MoveResult{}, errNoServer
+		return user.MoveResult{}, errNoServer
 	}
 	machine, err := b.state.MachineNamed(args.Machine)
 	if err != nil {
-		return control.MoveResult{}, errors.Trace(err)
+		return user.MoveResult{}, errors.Trace(err)
 	}
 	err = b.change(ctx, args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
-	return control.MoveResult{Machine: b.machineName(machine)}, err
+	return user.MoveResult{Machine: b.machineName(machine)}, err
 }
 
-// FenceMachine implements control.Backend.
+// FenceMachine implements userapi.Backend.
 func (b *Backend) FenceMachine(_ context.Context, name string) error {
 	if b.config.Server == nil {
 		return errNoServer
@@ -113,8 +113,8 @@ func (b *Backend) FenceMachine(_ context.Context, name string) error {
 	return errors.Trace(b.state.FenceMachine(machine))
 }
 
-// RemoveMachine implements control.Backend.
-func (b *Backend) RemoveMachine(ctx context.Context, args control.RemoveMachineArgs) error {
+// RemoveMachine implements userapi.Backend.
+func (b *Backend) RemoveMachine(ctx context.Context, args user.RemoveMachineArgs) error {
 	if b.config.Server == nil {
 		return errNoServer
 	}
@@ -139,13 +139,13 @@ func (b *Backend) RemoveMachine(ctx context.Context, args control.RemoveMachineA
 	return errors.Trace(b.state.RemoveMachine(machine, args.Lost...))
 }
 
-// CreateToken implements control.Backend.
-func (b *Backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
+// CreateToken implements userapi.Backend.
+func (b *Backend) CreateToken(_ context.Context, args user.CreateTokenArgs) (string, error) {
 	if b.config.Server == nil {
 		return "", errNoServer
 	}
 	_, secret, err := b.state.CreateToken(state.TokenParams{
-		Role: role.Value(args.Role), Machine: args.Machine, Lifetime: args.Lifetime, Uses: args.Uses,
+		Role: role.Value(args.Role), Machine: args.Machine, Lifetime: time.Duration(args.LifetimeSeconds) * time.Second, Uses: args.Uses,
 	})
 	if err != nil {
 		return "", errors.Trace(err)
@@ -153,8 +153,8 @@ func (b *Backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (
 	return trust.Token{CAHash: b.config.Server.CAHash, Secret: secret}.String(), nil
 }
 
-// Tokens implements control.Backend.
-func (b *Backend) Tokens(context.Context) ([]control.Token, error) {
+// Tokens implements userapi.Backend.
+func (b *Backend) Tokens(context.Context) ([]user.Token, error) {
 	if b.config.Server == nil {
 		return nil, errNoServer
 	}
@@ -162,14 +162,14 @@ func (b *Backend) Tokens(context.Context) ([]control.Token, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	wire := make([]control.Token, len(all))
+	wire := make([]user.Token, len(all))
 	for i, t := range all {
-		wire[i] = control.Token{ID: t.ID, Role: string(t.Role), Machine: t.Machine, Expires: t.Expires, Uses: t.Uses}
+		wire[i] = user.Token{ID: t.ID, Role: string(t.Role), Machine: t.Machine, Expires: t.Expires, Uses: t.Uses}
 	}
 	return wire, nil
 }
 
-// RemoveTokens implements control.Backend.
+// RemoveTokens implements userapi.Backend.
 func (b *Backend) RemoveTokens(_ context.Context, ids []string) error {
 	if b.config.Server == nil {
 		return errNoServer

@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
@@ -32,7 +32,7 @@ const (
 // orphan is an object that belongs to no storage of the state.
 type orphan struct {
 	inventory.Object
-	state control.OrphanState
+	state user.OrphanState
 }
 
 // orphanScan is the orphans found at one time.
@@ -51,7 +51,7 @@ func (s orphanScan) contains(o orphan) bool {
 // orphans returns the objects that two scans found to belong to no storage.
 func (b *Backend) orphans(ctx context.Context) ([]orphan, error) {
 	now, err := b.scanOrphans(ctx)
-	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == control.OrphanLost }) {
+	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == user.OrphanLost }) {
 		return now.found, errors.Trace(err)
 	}
 	first := b.baselineFor(now)
@@ -107,10 +107,10 @@ func (b *Backend) scanOrphans(ctx context.Context) (orphanScan, error) {
 
 // orphanStates are the states of the objects that are shown. Known objects and those of other
 // states are not shown.
-var orphanStates = map[inventory.Standing]control.OrphanState{
-	inventory.Orphaned: control.OrphanLost,
-	inventory.Released: control.OrphanReleased,
-	inventory.Untagged: control.OrphanUnknown,
+var orphanStates = map[inventory.Standing]user.OrphanState{
+	inventory.Orphaned: user.OrphanLost,
+	inventory.Released: user.OrphanReleased,
+	inventory.Untagged: user.OrphanUnknown,
 }
 
 func (b *Backend) inventory() (*inventory.Inventory, error) {
@@ -120,22 +120,22 @@ func (b *Backend) inventory() (*inventory.Inventory, error) {
 	return inv, errors.Trace(err)
 }
 
-// Orphans implements control.Backend.
-func (b *Backend) Orphans(ctx context.Context) ([]control.Orphan, error) {
+// Orphans implements userapi.Backend.
+func (b *Backend) Orphans(ctx context.Context) ([]user.Orphan, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	wire := make([]control.Orphan, len(found))
+	wire := make([]user.Orphan, len(found))
 	for i, o := range found {
 		wire[i] = o.wire()
 	}
-	slices.SortStableFunc(wire, func(a, b control.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(wire, func(a, b user.Orphan) int { return strings.Compare(a.Name, b.Name) })
 	return wire, nil
 }
 
-func (o orphan) wire() control.Orphan {
-	return control.Orphan{
+func (o orphan) wire() user.Orphan {
+	return user.Orphan{
 		State:    o.state,
 		Name:     o.ResourceTags[storage.StorageNameTag],
 		UUID:     o.ResourceTags[storage.EntityUUIDTag],
@@ -149,15 +149,15 @@ func (o orphan) wire() control.Orphan {
 	}
 }
 
-// Adopt implements control.Backend.
-func (b *Backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+// Adopt implements userapi.Backend.
+func (b *Backend) Adopt(ctx context.Context, args user.AdoptArgs) (user.ChangesResult, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	parts, err := selectOrphan(found, args.Orphan)
 	if err != nil {
-		return control.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
+		return user.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
 	}
 	name := args.As
 	if name == "" {
@@ -165,13 +165,13 @@ func (b *Backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	}
 	end, err := b.beginChange(ctx)
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	defer end()
 	recovered := make([]state.Recovered, len(parts))
 	for i, o := range parts {
 		if recovered[i], err = inventory.Recovered(o.Object, objectsOf(parts)); err != nil {
-			return control.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
+			return user.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
 		}
 	}
 	err = b.state.Adopt(name, recovered)
@@ -179,15 +179,15 @@ func (b *Backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 		err = errors.NewAlreadyExists(err, "choose another name with --as")
 	}
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	if err := b.stamp(ctx); err != nil {
 		b.config.Logger.Warningf("%s", StampWarning(err))
 	}
 	top := recovered[len(recovered)-1]
 	detail := fmt.Sprintf("%s, provider %s, %s, detached", top.Kind, top.Provider, table.Size(top.Size))
-	return control.ChangesResult{Changes: []control.Change{{
-		Action: control.ActionAdopt, Item: "storage", Name: name, Detail: detail,
+	return user.ChangesResult{Changes: []user.Change{{
+		Action: user.ActionAdopt, Item: "storage", Name: name, Detail: detail,
 	}}}, nil
 }
 
@@ -219,7 +219,7 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists all")
 	}
 	for _, o := range selected {
-		if o.state == control.OrphanReleased || o.state == control.OrphanUnknown {
+		if o.state == user.OrphanReleased || o.state == user.OrphanUnknown {
 			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s is %s: take it over with `stowage import NAME %s --pool %s`",
 				o.Kind, o.ID, o.state, o.Path, o.Provider))
 		}
@@ -228,7 +228,7 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 	for _, o := range found {
 		related := slices.ContainsFunc(selected, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
 		known := slices.ContainsFunc(selected, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
-		if related && !known && o.state == control.OrphanLost {
+		if related && !known && o.state == user.OrphanLost {
 			selected = append(selected, o)
 		}
 	}
@@ -256,21 +256,21 @@ func objectsOf(orphans []orphan) []inventory.Object {
 	return objects
 }
 
-// DeleteOrphan implements control.Backend. Deleting a volume also deletes the records of the
+// DeleteOrphan implements userapi.Backend. Deleting a volume also deletes the records of the
 // filesystem on it.
-func (b *Backend) DeleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+func (b *Backend) DeleteOrphan(ctx context.Context, args user.DeleteOrphanArgs) (user.DeleteOrphanResult, error) {
 	result, err := b.deleteOrphan(ctx, args)
 	return result, errors.Annotatef(err, "deleting orphan %q", args.UUID)
 }
 
-func (b *Backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (result control.DeleteOrphanResult, err error) {
+func (b *Backend) deleteOrphan(ctx context.Context, args user.DeleteOrphanArgs) (result user.DeleteOrphanResult, err error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
 		return result, errors.Trace(err)
 	}
 	var selected orphan
 	for _, o := range found {
-		if args.UUID != "" && o.ResourceTags[storage.EntityUUIDTag] == args.UUID && o.state == control.OrphanLost {
+		if args.UUID != "" && o.ResourceTags[storage.EntityUUIDTag] == args.UUID && o.state == user.OrphanLost {
 			selected = o
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 )
 
 // A scan serves as the baseline for later scans that find a subset of it, for a minute.
@@ -15,7 +15,7 @@ func TestOrphanScanBaseline(t *testing.T) {
 	after := func(d time.Duration, ids ...string) orphanScan {
 		l := orphanScan{at: start.Add(d)}
 		for _, id := range ids {
-			o := orphan{state: control.OrphanLost}
+			o := orphan{state: user.OrphanLost}
 			o.Provider, o.Kind, o.ID = "loop", names.VolumeTagKind, id
 			l.found = append(l.found, o)
 		}

@@ -6,35 +6,35 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Resize implements control.Backend.
-func (b *Backend) Resize(ctx context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+// Resize implements userapi.Backend.
+func (b *Backend) Resize(ctx context.Context, args user.ResizeArgs) (user.ChangesResult, error) {
 	end, err := b.beginChange(ctx)
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	defer end()
 	if len(args.Names) == 0 {
-		return control.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
+		return user.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
 	}
 	situation, err := b.situation()
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
 	found, err := b.selectStorage(args.Names)
 	if err != nil {
-		return control.ChangesResult{}, err
+		return user.ChangesResult{}, err
 	}
 	plan, err := converge.Resize(situation, found, args.SizeMiB, args.More)
 	if err != nil {
-		return control.ChangesResult{}, errors.Trace(err)
+		return user.ChangesResult{}, errors.Trace(err)
 	}
-	return control.ChangesResult{Changes: plan.Changes}, errors.Trace(b.state.Apply(plan.State))
+	return user.ChangesResult{Changes: plan.Changes}, errors.Trace(b.state.Apply(plan.State))
 }
 
 // checkGrowth returns an error if the provider cannot grow the storage. The storage

@@ -17,6 +17,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/cli"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/core/life"
@@ -29,18 +30,18 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // backend is an agent that only answers from its fields, and records the calls.
 type backend struct {
-	storage []control.Storage
-	changes []control.Change
-	orphans []control.Orphan
+	storage []user.Storage
+	changes []user.Change
+	orphans []user.Orphan
 	names   []string
 	err     error
 	// attached and unfinished are in the result of Apply.
 	attached   int
-	machines   []control.Machine
+	machines   []user.Machine
 	unfinished []string
 	// events are sent by a watch one after the other; then the watch waits until it is
 	// cancelled.
-	events []control.Event
+	events []user.Event
 	// sent, if not nil, is closed when a watch has sent all events.
 	sent chan struct{}
 
@@ -61,17 +62,17 @@ func (b *backend) recordedCalls() []string {
 	return slices.Clone(b.calls)
 }
 
-func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+func (b *backend) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyResult, error) {
 	b.record("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
-	return control.ApplyResult{Changes: b.changes, Names: b.names, Attached: b.attached, Unfinished: b.unfinished}, b.err
+	return user.ApplyResult{Changes: b.changes, Names: b.names, Attached: b.attached, Unfinished: b.unfinished}, b.err
 }
 
-func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
+func (b *backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	b.record("storage %q", names)
 	return b.storage, b.err
 }
 
-func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
+func (b *backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
 	b.record("watch %q", names)
 	for _, event := range b.events {
 		if err := send(event); err != nil {
@@ -85,18 +86,18 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 	return ctx.Err()
 }
 
-func (b *backend) Attach(_ context.Context, args control.AttachArgs) error {
+func (b *backend) Attach(_ context.Context, args user.AttachArgs) error {
 	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s", args.Names, args.Machine)))
 	return b.err
 }
 
-func (b *backend) Machines(context.Context) ([]control.Machine, error) {
+func (b *backend) Machines(context.Context) ([]user.Machine, error) {
 	return b.machines, b.err
 }
 
-func (b *backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
+func (b *backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, error) {
 	b.record("move %+v", args)
-	return control.MoveResult{Machine: "web"}, b.err
+	return user.MoveResult{Machine: "web"}, b.err
 }
 
 func (b *backend) FenceMachine(_ context.Context, machine string) error {
@@ -104,18 +105,18 @@ func (b *backend) FenceMachine(_ context.Context, machine string) error {
 	return b.err
 }
 
-func (b *backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
+func (b *backend) RemoveMachine(_ context.Context, args user.RemoveMachineArgs) error {
 	b.record("remove-machine %+v", args)
 	return b.err
 }
 
-func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
+func (b *backend) CreateToken(_ context.Context, args user.CreateTokenArgs) (string, error) {
 	b.record("create-token %+v", args)
 	return "hash.id.secret", b.err
 }
 
-func (b *backend) Tokens(context.Context) ([]control.Token, error) {
-	return []control.Token{{ID: "id", Role: "machine", Machine: "web", Expires: time.Now().Add(90*time.Minute + time.Second), Uses: 2}, {ID: "other", Role: "machine", Uses: 1, Expires: time.Now().Add(31 * time.Second)}}, b.err
+func (b *backend) Tokens(context.Context) ([]user.Token, error) {
+	return []user.Token{{ID: "id", Role: "machine", Machine: "web", Expires: time.Now().Add(90*time.Minute + time.Second), Uses: 2}, {ID: "other", Role: "machine", Uses: 1, Expires: time.Now().Add(31 * time.Second)}}, b.err
 }
 
 func (b *backend) RemoveTokens(_ context.Context, ids []string) error {
@@ -148,38 +149,38 @@ func (b *backend) Format(_ context.Context, names []string) error {
 	return b.err
 }
 
-func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
+func (b *backend) Orphans(context.Context) ([]user.Orphan, error) {
 	b.record("orphans")
 	return b.orphans, b.err
 }
 
-func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+func (b *backend) Adopt(_ context.Context, args user.AdoptArgs) (user.ChangesResult, error) {
 	b.record("adopt %+v", args)
-	return control.ChangesResult{Changes: b.changes}, b.err
+	return user.ChangesResult{Changes: b.changes}, b.err
 }
 
-func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+func (b *backend) DeleteOrphan(_ context.Context, args user.DeleteOrphanArgs) (user.DeleteOrphanResult, error) {
 	b.record("delete-orphan %+v", args)
-	return control.DeleteOrphanResult{Deleted: b.orphans, Until: time.Unix(1e9, 0).UTC()}, b.err
+	return user.DeleteOrphanResult{Deleted: b.orphans, Until: time.Unix(1e9, 0).UTC()}, b.err
 }
 
-func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
+func (b *backend) Backup(_ context.Context, args user.BackupArgs) (user.BackupResult, error) {
 	b.record("backup %+v", args)
-	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
+	return user.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
 }
 
-func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+func (b *backend) Resize(_ context.Context, args user.ResizeArgs) (user.ChangesResult, error) {
 	b.record("resize %+v", args)
-	return control.ChangesResult{Changes: b.changes}, b.err
+	return user.ChangesResult{Changes: b.changes}, b.err
 }
 
-func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+func (b *backend) Import(_ context.Context, args user.ImportArgs) (user.ChangesResult, error) {
 	b.record("import %+v", args)
-	return control.ChangesResult{Changes: b.changes}, b.err
+	return user.ChangesResult{Changes: b.changes}, b.err
 }
 
-func (b *backend) Pools(context.Context) ([]control.Pool, error) {
-	return []control.Pool{
+func (b *backend) Pools(context.Context) ([]user.Pool, error) {
+	return []user.Pool{
 		{Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}},
 		{Name: "tmpfs", Provider: "tmpfs", Attributes: map[string]any{}, Default: true},
 	}, b.err
@@ -289,19 +290,19 @@ func (m *machine) run(ctx context.Context, args ...string) result {
 
 var since = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func row(name string, s status.Status, message, location string) control.Storage {
-	r := control.Storage{
+func row(name string, s status.Status, message, location string) user.Storage {
+	r := user.Storage{
 		Name: name, Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64, WantedMiB: 64,
 		Life: life.Alive, Status: s, Message: message, Since: since, Location: location,
-		Volume: "0/0", Filesystem: "0/1", Attachments: []control.Attachment{},
+		Volume: "0/0", Filesystem: "0/1", Attachments: []user.Attachment{},
 	}
 	if s != status.Detached {
-		r.Attachments = []control.Attachment{{Machine: "0", Life: life.Alive, Location: location}}
+		r.Attachments = []user.Attachment{{Machine: "0", Life: life.Alive, Location: location}}
 	}
 	return r
 }
 
-func event(rows ...control.Storage) control.Event { return control.Event{Storage: rows} }
+func event(rows ...user.Storage) user.Event { return user.Event{Storage: rows} }
 
 const spec = "storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: /srv/data}]"
 
@@ -362,9 +363,9 @@ func TestExitStatusAndErrors(t *testing.T) {
 
 func TestMachines(t *testing.T) {
 	seen := time.Now().Add(-3*time.Minute - time.Second)
-	b := &backend{machines: []control.Machine{
-		{Name: "db", Number: "1", Status: control.MachineUnreachable, LastSeen: seen, Refused: since, InstanceID: "i-1"},
-		{Name: "web", Number: "0", Status: control.MachinePending},
+	b := &backend{machines: []user.Machine{
+		{Name: "db", Number: "1", Status: user.MachineUnreachable, LastSeen: seen, Refused: since, InstanceID: "i-1"},
+		{Name: "web", Number: "0", Status: user.MachinePending},
 	}}
 	m := newMachine(t, b)
 	want := `NAME  NUMBER  STATUS       LAST SEEN  MESSAGE
@@ -403,7 +404,7 @@ other  machine  -        30s         1
 	if r := m.run(t.Context(), "attach", "data", "--machine", "web"); r.code != 0 {
 		t.Errorf("attached: %+v", r)
 	}
-	calls := []string{"create-token {Role:machine Machine:web Lifetime:2h0m0s Uses:3}", `remove-tokens ["id" "other"]`, `attach ["data"] web`}
+	calls := []string{"create-token {Role:machine Machine:web LifetimeSeconds:7200 Uses:3}", `remove-tokens ["id" "other"]`, `attach ["data"] web`}
 	if got := b.recordedCalls(); !slices.Equal(got, calls) {
 		t.Errorf("calls %q, want %q", got, calls)
 	}
@@ -429,11 +430,11 @@ func TestInvalidFilesDoNotReachAgent(t *testing.T) {
 }
 
 func TestApplyPrintsChanges(t *testing.T) {
-	changes := []control.Change{
-		{Action: control.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"},
-		{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "filesystem, pool fast, 2G"},
-		{Action: control.ActionAttach, Item: "storage", Name: "raw", Detail: "block, pool loop, 64M"},
-		{Action: control.ActionLeave, Item: "storage", Name: "old", Detail: "not in the file"},
+	changes := []user.Change{
+		{Action: user.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"},
+		{Action: user.ActionAdd, Item: "storage", Name: "data", Detail: "filesystem, pool fast, 2G"},
+		{Action: user.ActionAttach, Item: "storage", Name: "raw", Detail: "block, pool loop, 64M"},
+		{Action: user.ActionLeave, Item: "storage", Name: "old", Detail: "not in the file"},
 	}
 	done := `
 + pool fast  add     provider loop
@@ -441,7 +442,7 @@ func TestApplyPrintsChanges(t *testing.T) {
 ~ raw        attach  block, pool loop, 64M
 `
 	for _, test := range []struct {
-		changes []control.Change
+		changes []user.Change
 		dry     bool
 		want    string
 	}{
@@ -476,19 +477,19 @@ func TestApplyReadsStandardInput(t *testing.T) {
 }
 
 func TestWaitForManyPrintsSummary(t *testing.T) {
-	var pending, attached []control.Storage
+	var pending, attached []user.Storage
 	for i := range 101 {
 		name := fmt.Sprintf("m/%d", i)
 		pending = append(pending, row(name, status.Pending, "", ""))
 		attached = append(attached, row(name, status.Attached, "", "/srv/"+name))
 	}
-	m := newMachine(t, &backend{events: []control.Event{event(pending...), event(attached[0]), event(attached[1:]...)}})
+	m := newMachine(t, &backend{events: []user.Event{event(pending...), event(attached[0]), event(attached[1:]...)}})
 	r := m.run(t.Context(), "attach", "m", "--wait")
 	if want := "m/0 attached at /srv/m/0\n"; r.code != 0 || !strings.HasPrefix(r.stdout, want) {
 		t.Errorf("%+v\nwant %s first", r, want)
 	}
 
-	m = newMachine(t, &backend{events: []control.Event{event(pending...)}})
+	m = newMachine(t, &backend{events: []user.Event{event(pending...)}})
 	want := "0/101 attached, 101 pending\n"
 	m.timeoutAfter = &want
 	if r = m.run(t.Context(), "attach", "m", "--wait", "--timeout", "2s"); r.code != 3 || r.stdout != want {
@@ -505,54 +506,54 @@ func TestWaitOutcomes(t *testing.T) {
 	detaching := row("data", status.Detaching, "", "")
 	dying := row("data", status.Destroying, "", "")
 	dying.Life = life.Dying
-	var many []control.Storage
+	var many []user.Storage
 	for i := range 7 {
 		many = append(many, row(fmt.Sprintf("m/%d", i), status.Pending, "", ""))
 	}
 	for _, test := range []struct {
 		about  string
 		args   []string
-		events []control.Event
+		events []user.Event
 		code   int
 		stdout string
 		stderr string
 	}{
 		{"all attached", []string{"attach", "data", "raw", "--wait"},
-			[]control.Event{event(attaching, pending), event(attached), event(row("raw", status.Attached, "", "/dev/loop7"))},
+			[]user.Event{event(attaching, pending), event(attached), event(row("raw", status.Attached, "", "/dev/loop7"))},
 			0, "data attaching\nraw pending: device busy\ndata attached at /srv/data\nraw attached at /dev/loop7\nall 2 attached\n", ""},
 		{"attached, location not known yet", []string{"attach", "raw", "--wait"},
-			[]control.Event{event(row("raw", status.Attached, "", "")), event(row("raw", status.Attached, "", "/dev/loop7"))},
+			[]user.Event{event(row("raw", status.Attached, "", "")), event(row("raw", status.Attached, "", "/dev/loop7"))},
 			0, "raw attached, its location is not known yet\nraw attached at /dev/loop7\nall 1 attached\n", ""},
 		{"one fails", []string{"attach", "data", "raw", "--wait"},
-			[]control.Event{event(attaching, failing), event(attached)},
+			[]user.Event{event(attaching, failing), event(attached)},
 			1, "data attaching\nraw error: no loop devices\ndata attached at /srv/data\n",
 			"stowage: 1 of 2 not attached: raw error: no loop devices\n"},
 		{"removed while waiting", []string{"attach", "data", "--wait"},
-			[]control.Event{event(attaching), {Gone: []string{"data"}}},
+			[]user.Event{event(attaching), {Gone: []string{"data"}}},
 			1, "data attaching\ndata removed\n", "stowage: 1 of 1 not attached: data is gone\n"},
 		{"timeout", []string{"attach", "data", "raw", "--wait", "--timeout", "1s"},
-			[]control.Event{event(attached, pending)},
+			[]user.Event{event(attached, pending)},
 			3, "data attached at /srv/data\nraw pending: device busy\n",
 			"stowage: timed out after 1s: 1 of 2 not attached: raw pending: device busy\n"},
 		{"timeout for many", []string{"attach", "m", "--wait", "--timeout", "1s"},
-			[]control.Event{event(many...)},
+			[]user.Event{event(many...)},
 			3, "m/0 pending\nm/1 pending\nm/2 pending\nm/3 pending\nm/4 pending\nm/5 pending\nm/6 pending\n",
 			"stowage: timed out after 1s: 7 of 7 not attached: m/0 pending; m/1 pending; m/2 pending; m/3 pending; m/4 pending; and 2 more\n"},
 		{"no answer", []string{"attach", "data", "--wait", "--timeout", "1s"}, nil,
 			3, "", "stowage: timed out after 1s: the agent has not answered\n"},
 		{"detached", []string{"detach", "data", "--wait"},
-			[]control.Event{event(attached), event(detaching), event(detached)},
+			[]user.Event{event(attached), event(detaching), event(detached)},
 			0, "data attached at /srv/data\ndata detaching\ndata detached\nall 1 detached\n", ""},
 		{"removed", []string{"remove", "data", "--wait"},
-			[]control.Event{event(dying), {Gone: []string{"data"}}},
+			[]user.Event{event(dying), {Gone: []string{"data"}}},
 			0, "data destroying (dying)\ndata removed\nall 1 removed\n", ""},
 		{"removed and added again", []string{"remove", "data", "--wait"},
-			[]control.Event{event(dying), event(attaching)},
+			[]user.Event{event(dying), event(attaching)},
 			0, "data destroying (dying)\ndata attaching\nall 1 removed\n", ""},
-		{"removed before the watch", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all 1 removed\n", ""},
-		{"to be attached, but removed before the watch", []string{"attach", "data", "--wait"}, []control.Event{{}},
+		{"removed before the watch", []string{"remove", "data", "--wait"}, []user.Event{{}}, 0, "all 1 removed\n", ""},
+		{"to be attached, but removed before the watch", []string{"attach", "data", "--wait"}, []user.Event{{}},
 			1, "", "stowage: 1 of 1 not attached: data is gone\n"},
-		{"detached by another user", []string{"attach", "data", "--wait"}, []control.Event{event(attaching), event(detached)},
+		{"detached by another user", []string{"attach", "data", "--wait"}, []user.Event{event(attaching), event(detached)},
 			1, "data attaching\ndata detached\n", "stowage: 1 of 1 not attached: data detached\n"},
 		{"not asked to wait", []string{"remove", "data"}, nil, 0, "", ""},
 		{"retried", []string{"retry", "data"}, nil, 0, "", ""},
@@ -590,7 +591,7 @@ func namesIn(args []string) []string {
 func TestApplyWaitsForStorageInFile(t *testing.T) {
 	b := &backend{
 		names:  []string{"data", "raw"},
-		events: []control.Event{event(row("data", status.Attached, "", "/srv/data"), row("raw", status.Attached, "", "/dev/loop7"))},
+		events: []user.Event{event(row("data", status.Attached, "", "/srv/data"), row("raw", status.Attached, "", "/dev/loop7"))},
 	}
 	m := newMachine(t, b)
 	r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
@@ -607,14 +608,14 @@ func TestApplyWaitsForUnfinished(t *testing.T) {
 	failed := row("data/7", status.Error, "no space", "")
 	for _, test := range []struct {
 		unfinished []string
-		events     []control.Event
+		events     []user.Event
 		calls      int
 		code       int
 		want       string
 	}{
 		{nil, nil, 1, 0, "all 900 attached\n"},
-		{[]string{"data/7"}, []control.Event{event(row("data/7", status.Attached, "", "/srv/data/7"))}, 2, 0, "all 901 attached\n"},
-		{[]string{"data/7"}, []control.Event{event(failed)}, 2, 1, "1 of 901 not attached: data/7"},
+		{[]string{"data/7"}, []user.Event{event(row("data/7", status.Attached, "", "/srv/data/7"))}, 2, 0, "all 901 attached\n"},
+		{[]string{"data/7"}, []user.Event{event(failed)}, 2, 1, "1 of 901 not attached: data/7"},
 	} {
 		b := &backend{names: []string{"data"}, attached: 900, unfinished: test.unfinished, events: test.events}
 		m := newMachine(t, b)
@@ -661,7 +662,7 @@ func TestTimeoutCoversWholeCommand(t *testing.T) {
 }
 
 func TestInterruptedWaitFails(t *testing.T) {
-	b := &backend{events: []control.Event{event(row("data", status.Pending, "", ""))}, sent: make(chan struct{})}
+	b := &backend{events: []user.Event{event(row("data", status.Pending, "", ""))}, sent: make(chan struct{})}
 	m := newMachine(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -677,16 +678,16 @@ func TestInterruptedWaitFails(t *testing.T) {
 func TestStatusFormats(t *testing.T) {
 	r := row("data", status.Attached, "", "/srv/data")
 	second := row("data2/10", status.Error, "a <b>\n", "")
-	second.Attachments = []control.Attachment{}
+	second.Attachments = []user.Attachment{}
 	for _, test := range []struct {
-		rows   []control.Storage
+		rows   []user.Storage
 		format string
 		want   string
 	}{
 		{nil, "json", "[]\n"},
 		{nil, "yaml", "[]\n"},
 		{nil, "table", "NAME  KIND  POOL  SIZE  STATUS  SINCE  LOCATION  MESSAGE\n"},
-		{[]control.Storage{second, r}, "json", `[
+		{[]user.Storage{second, r}, "json", `[
   {
     "name": "data",
     "kind": "filesystem",
@@ -728,7 +729,7 @@ func TestStatusFormats(t *testing.T) {
   }
 ]
 `},
-		{[]control.Storage{r}, "yaml", `- name: data
+		{[]user.Storage{r}, "yaml", `- name: data
   kind: filesystem
   pool: loop
   provider: loop
@@ -758,8 +759,8 @@ func TestStatusFormats(t *testing.T) {
 
 func TestStatusWatchRunsUntilInterrupted(t *testing.T) {
 	b := &backend{
-		storage: []control.Storage{row("data", status.Pending, "", "")},
-		events: []control.Event{
+		storage: []user.Storage{row("data", status.Pending, "", "")},
+		events: []user.Event{
 			event(row("data", status.Pending, "", "")),
 			event(row("data", status.Pending, "", "")), // no visible change
 			event(row("data", status.Attached, "", "/srv/data")),
@@ -835,7 +836,7 @@ func TestFormatNeedsYes(t *testing.T) {
 		{[]string{"format", "data"}, shown + "nothing was changed: repeat with --yes to format the volume and lose its data\n", []string{`storage ["data"]`}},
 		{[]string{"format", "data", "--yes"}, shown, []string{`storage ["data"]`, `format ["data"]`}},
 	} {
-		b := &backend{storage: []control.Storage{found}}
+		b := &backend{storage: []user.Storage{found}}
 		m := newMachine(t, b)
 		if r := m.run(t.Context(), test.args...); r.code != 0 || r.stdout != test.stdout {
 			t.Errorf("%q: %+v", test.args, r)

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
@@ -51,7 +51,7 @@ func (w *waitFlags) withTimeout(ctx context.Context, clock clock.Clock) (context
 }
 
 // waitFor waits for the goal if the flags say so. It returns at once without names.
-func (w *waitFlags) waitFor(ctx context.Context, client *control.Client, names []string, g goal, out io.Writer) error {
+func (w *waitFlags) waitFor(ctx context.Context, client *user.Client, names []string, g goal, out io.Writer) error {
 	if !w.wait || len(names) == 0 {
 		return nil
 	}
@@ -86,7 +86,7 @@ nothing in the file is applied.
 Storage that is not in the file is left alone; --dry-run lists it. Data is destroyed
 only by "stowage remove NAME".`,
 		Args: noArgs("name the file with -f"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
@@ -105,7 +105,7 @@ only by "stowage remove NAME".`,
 				return err
 			}
 			goal := attached
-			if slices.ContainsFunc(result.Changes, func(c control.Change) bool { return c.Action == control.ActionGrow }) {
+			if slices.ContainsFunc(result.Changes, func(c user.Change) bool { return c.Action == user.ActionGrow }) {
 				goal = grown
 			}
 			if result.Attached == 0 || !waiting.wait {
@@ -124,8 +124,8 @@ only by "stowage remove NAME".`,
 }
 
 // readSpec reads a file and checks its form before the agent is asked.
-func (c *common) readSpec(ctx context.Context, name string) (control.ApplyArgs, *spec.File, error) {
-	args := control.ApplyArgs{File: name}
+func (c *common) readSpec(ctx context.Context, name string) (user.ApplyArgs, *spec.File, error) {
+	args := user.ApplyArgs{File: name}
 	if name == "-" {
 		args.File = "stdin"
 	}
@@ -147,9 +147,9 @@ func (c *common) readSpec(ctx context.Context, name string) (control.ApplyArgs, 
 		if r.err != nil {
 			return args, nil, errors.Trace(r.err)
 		}
-		args.Content = r.content
+		args.Content = string(r.content)
 	}
-	file, err := spec.Parse(args.File, args.Content)
+	file, err := spec.Parse(args.File, []byte(args.Content))
 	return args, file, err
 }
 
@@ -168,17 +168,17 @@ func (c *common) readFile(name string) ([]byte, error) {
 	return content, errors.Annotatef(err, "reading %s", name)
 }
 
-var actionSymbols = map[control.Action]string{
-	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAdopt: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
+var actionSymbols = map[user.Action]string{
+	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionGrow: "~", user.ActionLeave: "!",
 }
 
 // writeChanges lists the changes that were made or, with dryRun, would be made. Storage
 // that is left alone is listed with dryRun only.
-func writeChanges(out io.Writer, changes []control.Change, dryRun bool) error {
+func writeChanges(out io.Writer, changes []user.Change, dryRun bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	done := 0
 	for _, change := range changes {
-		if change.Action == control.ActionLeave {
+		if change.Action == user.ActionLeave {
 			if !dryRun {
 				continue
 			}
@@ -210,8 +210,8 @@ A SIZE such as 256M → 512M means that the storage has 256M and is to grow to 5
 
 With --watch, the table is redrawn as storage changes, until the command is
 interrupted. If the output is not a terminal, each change is one line.`,
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
-			write, err := writerOf(output, func(w io.Writer, rows []control.Storage) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
+			write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error {
 				return table.Write(w, rows, time.Now())
 			})
 			if err != nil {
@@ -229,7 +229,7 @@ interrupted. If the output is not a terminal, each change is one line.`,
 				return write(c.Stdout, rows)
 			}
 			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout, false),
-				func(control.Event) error { return nil })
+				func(user.Event) error { return nil })
 			if ctx.Err() != nil {
 				return nil // interrupted by the user
 			}
@@ -311,7 +311,7 @@ func writeYAML(w io.Writer, value any) error {
 
 // changeCommand returns the command that requests a change of named storage.
 func (c *common) changeCommand(
-	verb, short string, g goal, change func(*control.Client, context.Context, []string) error,
+	verb, short string, g goal, change func(*user.Client, context.Context, []string) error,
 ) *cobra.Command {
 	var waiting waitFlags
 	cmd := &cobra.Command{
@@ -319,7 +319,7 @@ func (c *common) changeCommand(
 		Short: short,
 		Long:  short + ". NAME also selects NAME/0, NAME/1, and so on.",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
@@ -336,9 +336,9 @@ func (c *common) changeCommand(
 }
 
 func (c *common) attachCommand() *cobra.Command {
-	var args control.AttachArgs
+	var args user.AttachArgs
 	cmd := c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,
-		func(client *control.Client, ctx context.Context, names []string) error {
+		func(client *user.Client, ctx context.Context, names []string) error {
 			args.Names = names
 			return client.Attach(ctx, args)
 		})
@@ -358,7 +358,7 @@ detached or unmounted by somebody else. "stowage status --watch" shows the resul
 
 Repeating a request (attach, detach, remove, release, resize, apply) also retries the
 storage that it names.`,
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			if all == (len(names) > 0) {
 				return errors.WithType(errors.New("name the storage to retry, or use --all"), errUsage)
 			}
@@ -382,7 +382,7 @@ repeat the command.
 
 Without --yes, the command shows what was found on the volume and changes nothing.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			found, err := client.Storage(ctx, names)
 			if err != nil {
 				return err
@@ -408,7 +408,7 @@ func (c *common) reportCommand() *cobra.Command {
 		Use:   "report",
 		Short: "Show what the agent's workers are doing",
 		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			report, err := client.Report(ctx)
 			if err != nil {
 				return err

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
 )
 
@@ -23,8 +23,8 @@ import (
 // Finding N16.
 func TestOutputEscapesControlCharacters(t *testing.T) {
 	const hostile = "clear \x1b[2J, csi \u009b2J, bell \a, lines \r\n, bidi \u202e\u2066, tag \U000e0041, bom \ufeff"
-	rows := []control.Storage{row("data", status.Error, hostile, "/srv/"+hostile)}
-	b := &backend{storage: rows, events: []control.Event{event(rows...)}}
+	rows := []user.Storage{row("data", status.Error, hostile, "/srv/"+hostile)}
+	b := &backend{storage: rows, events: []user.Event{event(rows...)}}
 	m := newMachine(t, b)
 	for _, args := range [][]string{
 		{"status"}, {"status", "-o", "json"}, {"status", "-o", "yaml"}, {"attach", "data", "--wait"},
@@ -41,7 +41,7 @@ func TestOutputEscapesControlCharacters(t *testing.T) {
 		if r.code != 0 {
 			continue
 		}
-		var got []control.Storage
+		var got []user.Storage
 		switch args[len(args)-1] {
 		case "json":
 			if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || !reflect.DeepEqual(got, rows) {

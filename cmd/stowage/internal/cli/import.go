@@ -8,12 +8,12 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 )
 
 func (c *common) importCommand() *cobra.Command {
 	var (
-		args    control.ImportArgs
+		args    user.ImportArgs
 		waiting waitFlags
 	)
 	cmd := &cobra.Command{
@@ -38,7 +38,7 @@ must not be in use. From then on the agent owns it: "stowage remove NAME" destro
 To finish an interrupted import, repeat the command; if it named a UUID, name the path
 of the file instead.`,
 		Args: cobra.ExactArgs(2),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, words []string) error {
 			args.Name, args.Source = words[0], words[1]
 			if args.Block && args.Mount != "" {
 				return errors.WithType(errors.New("--block and --mount exclude each other: a block device is not mounted"), errUsage)

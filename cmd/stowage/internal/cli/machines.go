@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/role"
 )
@@ -25,7 +25,7 @@ func (c *common) machinesCommand() *cobra.Command {
 that it is off, and "pending" until it connects for the first time. Storage of a machine
 that is unreachable stays as it is.`,
 		Args: noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeMachines)
 			if err != nil {
 				return err
@@ -41,7 +41,7 @@ that is unreachable stays as it is.`,
 	return cmd
 }
 
-func writeMachines(out io.Writer, machines []control.Machine) error {
+func writeMachines(out io.Writer, machines []user.Machine) error {
 	now := time.Now()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tNUMBER\tSTATUS\tLAST SEEN\tMESSAGE")
@@ -90,7 +90,7 @@ itself, such as that of pool loop, stays as it is.
 The agent of the machine is refused until the machine has been restarted; then the
 fence ends by itself. A machine whose agent is connected cannot be fenced.`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
 			if !confirmed {
 				return errors.WithType(errors.Errorf("make sure that machine %s is off, or has been restarted since it was last connected; then repeat with --confirmed", args[0]), errUsage)
 			}
@@ -102,7 +102,7 @@ fence ends by itself. A machine whose agent is connected cannot be fenced.`,
 }
 
 func (c *common) machineRemoveCommand() *cobra.Command {
-	var args control.RemoveMachineArgs
+	var args user.RemoveMachineArgs
 	cmd := &cobra.Command{
 		Use:   "remove NAME [--lost STORAGE,...]",
 		Short: "Remove a machine that no longer exists",
@@ -110,7 +110,7 @@ func (c *common) machineRemoveCommand() *cobra.Command {
 the machine is lost with it, and must be named with --lost; the error without it lists
 that storage. Storage of the environment is detached.`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			args.Machine = names[0]
 			return client.RemoveMachine(ctx, args)
 		}),
@@ -122,7 +122,7 @@ that storage. Storage of the environment is detached.`,
 func (c *common) moveCommand() *cobra.Command {
 	var (
 		waiting waitFlags
-		args    control.MoveArgs
+		args    user.MoveArgs
 	)
 	cmd := &cobra.Command{
 		Use:   "move NAME... --to MACHINE",
@@ -134,7 +134,7 @@ a machine, such as that of pools loop, rootfs and tmpfs, cannot move.
 The machine that has the storage must be connected, so that it stops using it. If it is
 off, say so with "stowage machine fence" first.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
@@ -165,7 +165,10 @@ func (c *common) tokenCommand() *cobra.Command {
 }
 
 func (c *common) tokenCreateCommand() *cobra.Command {
-	var args control.CreateTokenArgs
+	var (
+		args     user.CreateTokenArgs
+		lifetime time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "create --role machine|server",
 		Short: "Create a token",
@@ -179,10 +182,11 @@ admitted any more.
 With a token for role server, another server joins, if the state is in etcd: see "stowage
 server --help". That gives it the key of the certificate authority.`,
 		Args: noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			if args.Role != string(role.Machine) && args.Role != string(role.Server) {
 				return errors.WithType(errors.Errorf("--role %q is not known: write machine or server", args.Role), errUsage)
 			}
+			args.LifetimeSeconds = int(lifetime / time.Second)
 			token, err := client.CreateToken(ctx, args)
 			if err != nil {
 				return err
@@ -193,7 +197,7 @@ server --help". That gives it the key of the certificate authority.`,
 	}
 	cmd.Flags().StringVar(&args.Role, "role", "", "what the token is for: machine or server")
 	cmd.Flags().StringVar(&args.Machine, "machine", "", "name of the machine that the token is for")
-	cmd.Flags().DurationVar(&args.Lifetime, "ttl", time.Hour, "how long the token is valid")
+	cmd.Flags().DurationVar(&lifetime, "ttl", time.Hour, "how long the token is valid")
 	cmd.Flags().IntVar(&args.Uses, "uses", 1, "how often the token can be used")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
 		panic(err) // the flag is defined above
@@ -207,7 +211,7 @@ func (c *common) tokenListCommand(use string) *cobra.Command {
 		Use:   use,
 		Short: "List the tokens with which machines can join a server",
 		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeTokens)
 			if err != nil {
 				return err
@@ -223,7 +227,7 @@ func (c *common) tokenListCommand(use string) *cobra.Command {
 	return cmd
 }
 
-func writeTokens(out io.Writer, tokens []control.Token) error {
+func writeTokens(out io.Writer, tokens []user.Token) error {
 	now := time.Now()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tROLE\tMACHINE\tEXPIRES IN\tUSES")
@@ -242,7 +246,7 @@ func (c *common) tokenRemoveCommand() *cobra.Command {
 		Use:   "remove ID...",
 		Short: "Remove tokens that were not used",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, ids []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, ids []string) error {
 			return client.RemoveTokens(ctx, ids)
 		}),
 	}

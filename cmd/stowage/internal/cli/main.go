@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
@@ -107,9 +108,9 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 	root.AddCommand(
 		c.runCommand(), c.applyCommand(), c.statusCommand(), c.importCommand(), c.resizeCommand(),
 		c.attachCommand(),
-		c.changeCommand("detach", "Detach storage and keep its data", detached, (*control.Client).Detach),
-		c.changeCommand("remove", "Detach and destroy storage, including its data", removed, (*control.Client).Remove),
-		c.changeCommand("release", "Stop managing storage and keep its data", removed, (*control.Client).Release),
+		c.changeCommand("detach", "Detach storage and keep its data", detached, (*user.Client).Detach),
+		c.changeCommand("remove", "Detach and destroy storage, including its data", removed, (*user.Client).Remove),
+		c.changeCommand("release", "Stop managing storage and keep its data", removed, (*user.Client).Release),
 		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.serverCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
@@ -153,7 +154,7 @@ func runE(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, 
 }
 
 // withClient is runE with a client of the agent.
-func (c *common) withClient(f func(ctx context.Context, client *control.Client, args []string) error) func(*cobra.Command, []string) error {
+func (c *common) withClient(f func(ctx context.Context, client *user.Client, args []string) error) func(*cobra.Command, []string) error {
 	return runE(func(cmd *cobra.Command, args []string) error {
 		_, socket, err := c.paths()
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
@@ -37,7 +37,7 @@ storage. The agent never removes them by itself. STATE says what can be done:
 Objects that belong to another state are not listed. An object is listed as an orphan
 if two looks, ten seconds apart, agree.`,
 		Args: noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeOrphans)
 			if err != nil {
 				return err
@@ -47,7 +47,7 @@ if two looks, ten seconds apart, agree.`,
 				return err
 			}
 			if !released {
-				orphans = slices.DeleteFunc(orphans, func(o control.Orphan) bool { return o.State == control.OrphanReleased })
+				orphans = slices.DeleteFunc(orphans, func(o user.Orphan) bool { return o.State == user.OrphanReleased })
 			}
 			return write(c.Stdout, orphans)
 		}),
@@ -57,7 +57,7 @@ if two looks, ten seconds apart, agree.`,
 	return cmd
 }
 
-func writeOrphans(out io.Writer, orphans []control.Orphan) error {
+func writeOrphans(out io.Writer, orphans []user.Orphan) error {
 	if len(orphans) == 0 {
 		_, err := fmt.Fprintln(out, "no orphans")
 		return err
@@ -75,7 +75,7 @@ func writeOrphans(out io.Writer, orphans []control.Orphan) error {
 func cell(text string) string { return orElse(table.Escape(text), "-") }
 
 func (c *common) adoptCommand() *cobra.Command {
-	var args control.AdoptArgs
+	var args user.AdoptArgs
 	cmd := &cobra.Command{
 		Use:   "adopt NAME|UUID",
 		Short: "Turn an orphan into storage again",
@@ -83,7 +83,7 @@ func (c *common) adoptCommand() *cobra.Command {
 its data. The filesystem on an adopted volume is adopted with it. Attach the storage
 with "stowage attach".`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, words []string) error {
 			args.Orphan = words[0]
 			result, err := client.Adopt(ctx, args)
 			if err != nil {
@@ -97,7 +97,7 @@ with "stowage attach".`,
 }
 
 func (c *common) deleteCommand() *cobra.Command {
-	var args control.DeleteOrphanArgs
+	var args user.DeleteOrphanArgs
 	cmd := &cobra.Command{
 		Use:   "delete UUID",
 		Short: "Destroy an orphan",
@@ -106,7 +106,7 @@ device or mounted anywhere is refused. Local data is kept in the trash of the
 provider's directory for a week; --now destroys it at once. To remove storage, use
 "stowage remove NAME".`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, words []string) error {
 			args.UUID = words[0]
 			result, err := client.DeleteOrphan(ctx, args)
 			if err != nil {
@@ -136,7 +136,7 @@ func (c *common) backupCommand() *cobra.Command {
 storage, pools and settings, but not the data on the storage: copy the data after the
 state. "stowage restore" restores the state.`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, words []string) error {
 			if words[0] == "" {
 				return errors.WithType(errors.New("the file has no name"), errUsage)
 			}
@@ -144,7 +144,7 @@ state. "stowage restore" restores the state.`,
 			if err != nil {
 				return errors.Trace(err)
 			}
-			result, err := client.Backup(ctx, control.BackupArgs{Path: path})
+			result, err := client.Backup(ctx, user.BackupArgs{Path: path})
 			if err != nil {
 				return err
 			}

@@ -5,18 +5,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 )
 
-var testOrphans = []control.Orphan{{
-	State: control.OrphanLost, Name: "data", UUID: "3f0c", Kind: "volume", Provider: "loop", Pool: "fast",
+var testOrphans = []user.Orphan{{
+	State: user.OrphanLost, Name: "data", UUID: "3f0c", Kind: "volume", Provider: "loop", Pool: "fast",
 	ID: "volume-0-1-3f0c", SizeMiB: 256, Path: "/d/volume-0-1-3f0c",
 }, {
-	State: control.OrphanUnknown, Kind: "filesystem", Provider: "rootfs", ID: "filesystem-0-4", SizeMiB: 64,
+	State: user.OrphanUnknown, Kind: "filesystem", Provider: "rootfs", ID: "filesystem-0-4", SizeMiB: 64,
 }}
 
 func TestOrphansAreShown(t *testing.T) {
-	released := control.Orphan{State: control.OrphanReleased, Name: "old", Kind: "volume", Provider: "loop", ID: "volume-0-9", SizeMiB: 1024}
+	released := user.Orphan{State: user.OrphanReleased, Name: "old", Kind: "volume", Provider: "loop", ID: "volume-0-9", SizeMiB: 1024}
 	b := &backend{orphans: append(slices.Clone(testOrphans), released)}
 	r := newMachine(t, b).run(t.Context(), "orphans")
 	want := `NAME  STATE    KIND        SIZE  POOL    UUID  PATH
@@ -50,7 +50,7 @@ func TestOrphanCommandsReachAgent(t *testing.T) {
 	} {
 		b := &backend{
 			orphans: testOrphans[:1],
-			changes: []control.Change{{Action: control.ActionAdopt, Item: "storage", Name: "old", Detail: "block, detached"}},
+			changes: []user.Change{{Action: user.ActionAdopt, Item: "storage", Name: "old", Detail: "block, detached"}},
 		}
 		r := newMachine(t, b).run(t.Context(), test.args...)
 		if r.code != 0 || r.stdout != test.output || !slices.Equal(b.recordedCalls(), []string{test.request}) {

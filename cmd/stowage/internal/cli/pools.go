@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
@@ -30,7 +30,7 @@ func (c *common) poolsListCommand(use string) *cobra.Command {
 		Use:   use,
 		Short: "List the pools",
 		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writePools)
 			if err != nil {
 				return err
@@ -46,7 +46,7 @@ func (c *common) poolsListCommand(use string) *cobra.Command {
 	return cmd
 }
 
-func writePools(out io.Writer, pools []control.Pool) error {
+func writePools(out io.Writer, pools []user.Pool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tPROVIDER\tATTRIBUTES")
 	for _, pool := range pools {
@@ -73,12 +73,12 @@ With --replace, the provider and attributes of an existing pool are replaced; no
 the old attributes are kept. Existing storage stays as it is. The provider of a pool
 that has storage cannot change.`,
 		Args: cobra.MinimumNArgs(2),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
 			attributes, err := parseAttributes(args[2:])
 			if err != nil {
 				return errors.WithType(err, errUsage)
 			}
-			return client.AddPool(ctx, control.AddPoolArgs{
+			return client.AddPool(ctx, user.AddPoolArgs{
 				Name: args[0], Provider: args[1], Attributes: attributes, Replace: replace,
 			})
 		}),
@@ -94,7 +94,7 @@ func (c *common) poolsRemoveCommand() *cobra.Command {
 		Long: `Removes all the named pools, or none of them. Pools that have storage and the default
 pools of providers cannot be removed.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			return client.RemovePools(ctx, names)
 		}),
 	}

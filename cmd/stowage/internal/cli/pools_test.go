@@ -9,10 +9,10 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 )
 
-func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
+func (b *backend) AddPool(_ context.Context, args user.AddPoolArgs) error {
 	text, err := json.Marshal(args)
 	b.record("add-pool %s", text)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -26,7 +26,7 @@ Change the size in the file that declares the storage, too: "stowage apply" refu
 file with a smaller size, and an agent that is started with such a file warns and goes
 on.`,
 		Args: cobra.ExactArgs(2),
-		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
 			size, more, err := parseSize(args[1])
 			if err != nil {
 				return errors.WithType(err, errUsage)
@@ -37,7 +37,7 @@ on.`,
 			}
 			defer cancel()
 			names := args[:1]
-			result, err := client.Resize(ctx, control.ResizeArgs{Names: names, SizeMiB: size, More: more})
+			result, err := client.Resize(ctx, user.ResizeArgs{Names: names, SizeMiB: size, More: more})
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
 )
 
@@ -17,7 +17,7 @@ func TestResizeSizeArgument(t *testing.T) {
 		{"2G", "resize {Names:[data] SizeMiB:2048 More:false}"},
 		{"+256MiB", "resize {Names:[data] SizeMiB:256 More:true}"},
 	} {
-		b := &backend{changes: []control.Change{{Action: control.ActionGrow, Item: "storage", Name: "data", Detail: "256 MiB to 512 MiB"}}}
+		b := &backend{changes: []user.Change{{Action: user.ActionGrow, Item: "storage", Name: "data", Detail: "256 MiB to 512 MiB"}}}
 		r := newMachine(t, b).run(t.Context(), "resize", "data", test.size)
 		if r.code != 0 || r.stdout != "~ data  grow  256 MiB to 512 MiB\n" || !slices.Equal(b.recordedCalls(), []string{test.want}) {
 			t.Errorf("%s: %+v, asked %q", test.size, r, b.recordedCalls())
@@ -33,33 +33,33 @@ func TestResizeSizeArgument(t *testing.T) {
 }
 
 func TestResizeWaits(t *testing.T) {
-	has := func(size uint64, s status.Status, message string) control.Event {
+	has := func(size uint64, s status.Status, message string) user.Event {
 		r := row("data", s, message, "/srv/data")
 		r.SizeMiB, r.WantedMiB = size, 512
 		return event(r)
 	}
-	cannot := func(size uint64) control.Event {
+	cannot := func(size uint64) user.Event {
 		r := row("data", status.Attached, fmt.Sprintf("cannot grow to %d MiB: no space left", size), "/srv/data")
 		r.SizeMiB, r.WantedMiB, r.CannotGrowToMiB = 256, 512, size
 		return event(r)
 	}
 	for _, test := range []struct {
 		about  string
-		events []control.Event
+		events []user.Event
 		code   int
 		stdout string
 		stderr string
 	}{
-		{"grown", []control.Event{has(256, status.Attached, ""), has(256, status.Attached, "growing to 512 MiB"), has(513, status.Attached, "")}, 0,
+		{"grown", []user.Event{has(256, status.Attached, ""), has(256, status.Attached, "growing to 512 MiB"), has(513, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M\ndata attached at /srv/data, 256M → 512M: growing to 512 MiB\ndata attached at /srv/data\nall 1 resized\n", ""},
-		{"growth fails", []control.Event{cannot(512)}, 1,
+		{"growth fails", []user.Event{cannot(512)}, 1,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n",
 			"stowage: 1 of 1 not resized: data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n"},
-		{"growth to a smaller size failed", []control.Event{cannot(511), has(512, status.Attached, "")}, 0,
+		{"growth to a smaller size failed", []user.Event{cannot(511), has(512, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 511 MiB: no space left\ndata attached at /srv/data\nall 1 resized\n", ""},
-		{"detached", []control.Event{has(256, status.Detached, "")}, 1, "data detached at /srv/data, 256M → 512M\n",
+		{"detached", []user.Event{has(256, status.Detached, "")}, 1, "data detached at /srv/data, 256M → 512M\n",
 			"stowage: 1 of 1 not resized: data detached at /srv/data, 256M → 512M\n"},
-		{"in error", []control.Event{has(256, status.Error, "no loop devices")}, 1, "data error at /srv/data, 256M → 512M: no loop devices\n",
+		{"in error", []user.Event{has(256, status.Error, "no loop devices")}, 1, "data error at /srv/data, 256M → 512M: no loop devices\n",
 			"stowage: 1 of 1 not resized: data error at /srv/data, 256M → 512M: no loop devices\n"},
 	} {
 		r := newMachine(t, &backend{events: test.events}).run(t.Context(), "resize", "data", "512M", "--wait")
@@ -76,9 +76,9 @@ func TestApplyWaitsForGrowth(t *testing.T) {
 	grown := row("data", status.Attached, "", "/srv/data")
 	grown.SizeMiB, grown.WantedMiB = 128, 128
 	b := &backend{
-		changes: []control.Change{{Action: control.ActionGrow, Item: "storage", Name: "data", Detail: "64 MiB to 128 MiB"}},
+		changes: []user.Change{{Action: user.ActionGrow, Item: "storage", Name: "data", Detail: "64 MiB to 128 MiB"}},
 		names:   []string{"data"},
-		events:  []control.Event{event(growing), event(grown)},
+		events:  []user.Event{event(growing), event(grown)},
 	}
 	m := newMachine(t, b)
 	r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
@@ -101,7 +101,7 @@ func TestImportArguments(t *testing.T) {
 		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Source:UUID=1-2 Mount: Block:false Copy:false}"},
 		{[]string{"data", "/old/file", "--pool", "loop", "--copy"}, "import {Name:data Pool:loop Source:/old/file Mount: Block:false Copy:true}"},
 	} {
-		b := &backend{changes: []control.Change{{Action: control.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
+		b := &backend{changes: []user.Change{{Action: user.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
 		r := newMachine(t, b).run(t.Context(), append([]string{"import"}, test.args...)...)
 		if r.code != 0 || r.stdout != "+ data  import  block\n" || !slices.Equal(b.recordedCalls(), []string{test.want}) {
 			t.Errorf("%q: %+v, asked %q", test.args, r, b.recordedCalls())

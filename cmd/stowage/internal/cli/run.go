@@ -13,8 +13,8 @@ import (
 	"github.com/juju/loggo"
 	"github.com/spf13/cobra"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
@@ -122,7 +122,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	if err != nil {
 		return err
 	}
-	var applyArgs *control.ApplyArgs
+	var applyArgs *user.ApplyArgs
 	var names []string
 	if flags.specFile != "" {
 		args, file, err := c.readSpec(ctx, flags.specFile)

@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
 // view is the storage that a stream of events tells of. What an event costs goes with
 // what it tells, not with all there is.
 type view struct {
-	rows []control.Storage
+	rows []user.Storage
 	// index has the positions in rows, by name.
 	index map[string]int
 	// sorted says that rows are in order.
@@ -29,14 +29,14 @@ func newView() *view {
 }
 
 // apply takes an event in, and returns what differs to a person's eyes.
-func (v *view) apply(event control.Event) (changed []control.Storage, gone []string) {
+func (v *view) apply(event user.Event) (changed []user.Storage, gone []string) {
 	for _, s := range event.Storage {
 		v.seen[s.Name] = true
 		at, known := v.index[s.Name]
 		if !known {
 			at = len(v.rows)
 			v.index[s.Name], v.sorted = at, false
-			v.rows = append(v.rows, control.Storage{})
+			v.rows = append(v.rows, user.Storage{})
 		}
 		if !known || table.Line(v.rows[at]) != table.Line(s) {
 			changed = append(changed, s)
@@ -63,16 +63,16 @@ func (v *view) remove(name string) {
 }
 
 // get returns the named row, if it is there.
-func (v *view) get(name string) (control.Storage, bool) {
+func (v *view) get(name string) (user.Storage, bool) {
 	at, ok := v.index[name]
 	if !ok {
-		return control.Storage{}, false
+		return user.Storage{}, false
 	}
 	return v.rows[at], true
 }
 
 // sortedRows returns all rows in order. They belong to the view.
-func (v *view) sortedRows() []control.Storage {
+func (v *view) sortedRows() []user.Storage {
 	if !v.sorted {
 		table.Sort(v.rows)
 		for i, s := range v.rows {
@@ -86,7 +86,7 @@ func (v *view) sortedRows() []control.Storage {
 // display shows a view as it changes.
 type display interface {
 	// show is called after every event, with what the event changed.
-	show(v *view, changed []control.Storage, gone []string) error
+	show(v *view, changed []user.Storage, gone []string) error
 	// tick is called now and then.
 	tick(v *view) error
 	// finish is called last, where all went well, with what there is to say.
@@ -116,7 +116,7 @@ func isTerminal(file *os.File) bool { return term.IsTerminal(int(file.Fd())) }
 
 type liveDisplay struct{ live *table.Live }
 
-func (d *liveDisplay) show(v *view, _ []control.Storage, _ []string) error { return d.tick(v) }
+func (d *liveDisplay) show(v *view, _ []user.Storage, _ []string) error { return d.tick(v) }
 
 func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.sortedRows(), time.Now()) }
 
@@ -132,7 +132,7 @@ type lineDisplay struct {
 // manyChanges is how many changes at once nobody reads one by one.
 const manyChanges = 100
 
-func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) error {
+func (d *lineDisplay) show(_ *view, changed []user.Storage, gone []string) error {
 	if d.summaries && len(changed)+len(gone) > manyChanges {
 		d.summaryDue = true
 		return nil

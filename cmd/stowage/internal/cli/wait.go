@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
@@ -29,21 +29,21 @@ const (
 
 // source is where storage is watched: a client, or the agent itself.
 type source interface {
-	Watch(ctx context.Context, names []string, each func(control.Event) error) error
+	Watch(ctx context.Context, names []string, each func(user.Event) error) error
 }
 
 // goal is what to wait for.
 type goal struct {
 	name string
 	// progress of storage that is there, and of storage that is gone.
-	progress func(control.Storage) progress
+	progress func(user.Storage) progress
 	gone     progress
 }
 
 var (
 	// Storage without a location cannot be used yet: a block device has one when the
 	// disk manager has seen it.
-	attached = goal{"attached", func(s control.Storage) progress {
+	attached = goal{"attached", func(s user.Storage) progress {
 		switch {
 		case s.Life != life.Alive, len(s.Attachments) == 0, s.Attachments[0].Life != life.Alive:
 			return failed // somebody else has requested its removal
@@ -56,7 +56,7 @@ var (
 	}, failed}
 
 	// Storage that is larger than requested counts as resized.
-	resized = goal{"resized", func(s control.Storage) progress {
+	resized = goal{"resized", func(s user.Storage) progress {
 		switch {
 		case s.Life != life.Alive:
 			return failed
@@ -69,7 +69,7 @@ var (
 		}
 		return pending
 	}, failed}
-	grown = goal{"attached and resized", func(s control.Storage) progress {
+	grown = goal{"attached and resized", func(s user.Storage) progress {
 		if how := attached.progress(s); how != reached {
 			return how
 		}
@@ -77,13 +77,13 @@ var (
 	}, failed}
 
 	// Detaching and destroying are retried for ever, so neither of these fails.
-	detached = goal{"detached", func(s control.Storage) progress {
+	detached = goal{"detached", func(s user.Storage) progress {
 		if len(s.Attachments) == 0 && s.Status != status.Detaching {
 			return reached
 		}
 		return pending
 	}, reached}
-	removed = goal{"removed", func(s control.Storage) progress {
+	removed = goal{"removed", func(s user.Storage) progress {
 		if s.Life == life.Alive {
 			return reached // new storage with the same name
 		}
@@ -152,7 +152,7 @@ func wait(ctx context.Context, source source, names []string, before int, g goal
 	}
 	v := newView()
 	unfinished := map[string]bool{}
-	err := follow(ctx, source, names, v, d, func(event control.Event) error {
+	err := follow(ctx, source, names, v, d, func(event user.Event) error {
 		for _, s := range event.Storage {
 			if g.progress(s) == pending {
 				unfinished[s.Name] = true
@@ -202,11 +202,11 @@ func joinFirst(list []string) string {
 // follow keeps a view of the named storage, and shows it, until the context ends,
 // the agent goes away, or after returns an error. after is called after every
 // event.
-func follow(ctx context.Context, source source, names []string, v *view, d display, after func(control.Event) error) error {
+func follow(ctx context.Context, source source, names []string, v *view, d display, after func(user.Event) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	events := make(chan control.Event)
+	events := make(chan user.Event)
 	group.Go(func() error {
-		return source.Watch(ctx, names, func(event control.Event) error {
+		return source.Watch(ctx, names, func(event user.Event) error {
 			select {
 			case events <- event:
 				return nil
@@ -242,7 +242,7 @@ func follow(ctx context.Context, source source, names []string, v *view, d displ
 
 // movedTo is the goal of storage that is to be attached to a machine. It is detached in between.
 func movedTo(machine string) goal {
-	return goal{"moved", func(s control.Storage) progress {
+	return goal{"moved", func(s user.Storage) progress {
 		switch {
 		case s.Life != life.Alive, s.Status == status.Error:
 			return failed

@@ -18,6 +18,8 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi/userapitest"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/internal/leaktest"
 )
@@ -29,175 +31,12 @@ func TestMain(m *testing.M) {
 	leaktest.VerifyTestMain(m)
 }
 
-// backend answers from its fields, and records the calls.
-type backend struct {
-	storage []control.Storage
-	err     error
-	events  chan control.Event
-
-	mu    sync.Mutex
-	calls []string
-	// watching receives when a watch begins, and when it ends.
-	watching chan string
-}
-
-func (b *backend) record(format string, args ...any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.calls = append(b.calls, fmt.Sprintf(format, args...))
-}
-
-func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
-	b.record("apply %s %q %v", args.File, args.Content, args.DryRun)
-	return control.ApplyResult{
-		Changes: []control.Change{{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "x"}},
-		Names:   []string{"data"},
-	}, b.err
-}
-
-func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
-	b.record("storage %q", names)
-	return b.storage, b.err
-}
-
-func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
-	b.record("watch %q", names)
-	b.watching <- "begun"
-	defer func() { b.watching <- "ended" }()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case event, ok := <-b.events:
-			if !ok {
-				return b.err
-			}
-			if err := send(event); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (b *backend) Attach(_ context.Context, args control.AttachArgs) error {
-	b.record("attach %+v", args)
-	return b.err
-}
-
-func (b *backend) Machines(context.Context) ([]control.Machine, error) {
-	b.record("machines")
-	return []control.Machine{{Name: "web", Number: "1", Status: control.MachineUp, LastSeen: time.Unix(1e9, 0).UTC()}}, b.err
-}
-
-func (b *backend) Move(_ context.Context, args control.MoveArgs) (control.MoveResult, error) {
-	b.record("move %+v", args)
-	return control.MoveResult{Machine: "web"}, b.err
-}
-
-func (b *backend) FenceMachine(_ context.Context, machine string) error {
-	b.record("fence-machine %s", machine)
-	return b.err
-}
-
-func (b *backend) RemoveMachine(_ context.Context, args control.RemoveMachineArgs) error {
-	b.record("remove-machine %+v", args)
-	return b.err
-}
-
-func (b *backend) CreateToken(_ context.Context, args control.CreateTokenArgs) (string, error) {
-	b.record("create-token %+v", args)
-	return "a.b.c", b.err
-}
-
-func (b *backend) Tokens(context.Context) ([]control.Token, error) {
-	b.record("tokens")
-	return []control.Token{{ID: "b", Uses: 1}}, b.err
-}
-
-func (b *backend) RemoveTokens(_ context.Context, ids []string) error {
-	b.record("remove-tokens %q", ids)
-	return b.err
-}
-
-func (b *backend) Detach(_ context.Context, names []string) error {
-	b.record("detach %q", names)
-	return b.err
-}
-
-func (b *backend) Remove(_ context.Context, names []string) error {
-	b.record("remove %q", names)
-	return b.err
-}
-
-func (b *backend) Release(_ context.Context, names []string) error {
-	b.record("release %q", names)
-	return b.err
-}
-
-func (b *backend) Retry(_ context.Context, names []string) error {
-	b.record("retry %q", names)
-	return b.err
-}
-
-func (b *backend) Format(_ context.Context, names []string) error {
-	b.record("format %q", names)
-	return b.err
-}
-
-func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
-	b.record("orphans")
-	return []control.Orphan{{Name: "lost", State: control.OrphanLost}}, b.err
-}
-
-func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
-	b.record("adopt %+v", args)
-	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
-}
-
-func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
-	b.record("delete-orphan %+v", args)
-	return control.DeleteOrphanResult{Deleted: []control.Orphan{{Name: "lost", State: control.OrphanLost}}, Until: time.Unix(1e9, 0).UTC()}, b.err
-}
-
-func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
-	b.record("backup %+v", args)
-	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
-}
-
-func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
-	b.record("resize %+v", args)
-	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
-}
-
-func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
-	b.record("import %+v", args)
-	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
-}
-
-func (b *backend) Pools(context.Context) ([]control.Pool, error) {
-	return []control.Pool{{Name: "loop", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}}}, b.err
-}
-
-func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
-	b.record("add pool %+v", args)
-	return b.err
-}
-
-func (b *backend) RemovePools(_ context.Context, names []string) error {
-	b.record("remove pools %q", names)
-	return b.err
-}
-
-func (b *backend) Report(context.Context) (map[string]any, error) {
-	return map[string]any{"state": "started"}, b.err
-}
-
 type logger struct{ t *testing.T }
 
 func (l logger) Warningf(format string, args ...any) { l.t.Logf(format, args...) }
 
 // serve starts a server on a new socket.
-func serve(t *testing.T, b *backend, change func(*control.ServerConfig)) (*control.Client, string) {
+func serve(t *testing.T, b *userapitest.Backend, change func(*control.ServerConfig)) (*user.Client, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
 	config := control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}}
@@ -222,26 +61,26 @@ func serve(t *testing.T, b *backend, change func(*control.ServerConfig)) (*contr
 	return client, path
 }
 
-var sample = control.Storage{
+var sample = user.Storage{
 	Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64,
 	Since: time.Date(2025, 1, 2, 3, 4, 5, 6, time.UTC), Location: "/srv/data",
-	Attachments: []control.Attachment{{Machine: "0", Location: "/srv/data"}},
+	Attachments: []user.Attachment{{Machine: "0", Location: "/srv/data"}},
 }
 
 func TestClientCallsReachBackend(t *testing.T) {
-	b := &backend{storage: []control.Storage{sample}}
+	b := &userapitest.Backend{Storages: []user.Storage{sample}}
 	client, _ := serve(t, b, nil)
 	ctx := t.Context()
 
-	result, err := client.Apply(ctx, control.ApplyArgs{File: "f", Content: []byte("a\n\x00"), DryRun: true})
+	result, err := client.Apply(ctx, user.ApplyArgs{File: "f", Content: "a\n\x00", DryRun: true})
 	if err != nil || len(result.Names) != 1 || len(result.Changes) != 1 || result.Changes[0].Name != "data" {
 		t.Errorf("apply: %+v, %v", result, err)
 	}
 	rows, err := client.Storage(ctx, []string{"data"})
-	if err != nil || !reflect.DeepEqual(rows, []control.Storage{sample}) {
+	if err != nil || !reflect.DeepEqual(rows, []user.Storage{sample}) {
 		t.Errorf("storage: %+v, %v", rows, err)
 	}
-	if err := client.Attach(ctx, control.AttachArgs{Names: []string{"a", "b/1"}, Machine: "web"}); err != nil {
+	if err := client.Attach(ctx, user.AttachArgs{Names: []string{"a", "b/1"}, Machine: "web"}); err != nil {
 		t.Error(err)
 	}
 	for _, change := range []func(context.Context, []string) error{client.Detach, client.Remove, client.Release} {
@@ -249,15 +88,15 @@ func TestClientCallsReachBackend(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, call := range []func() (control.ChangesResult, error){
-		func() (control.ChangesResult, error) {
-			return client.Resize(ctx, control.ResizeArgs{Names: []string{"a"}, SizeMiB: 512, More: true})
+	for _, call := range []func() (user.ChangesResult, error){
+		func() (user.ChangesResult, error) {
+			return client.Resize(ctx, user.ResizeArgs{Names: []string{"a"}, SizeMiB: 512, More: true})
 		},
-		func() (control.ChangesResult, error) {
-			return client.Import(ctx, control.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true, Copy: true})
+		func() (user.ChangesResult, error) {
+			return client.Import(ctx, user.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true, Copy: true})
 		},
-		func() (control.ChangesResult, error) {
-			return client.Adopt(ctx, control.AdoptArgs{Orphan: "lost", As: "found"})
+		func() (user.ChangesResult, error) {
+			return client.Adopt(ctx, user.AdoptArgs{Orphan: "lost", As: "found"})
 		},
 	} {
 		if changed, err := call(); err != nil || len(changed.Changes) != 1 || changed.Changes[0].Name != "data" {
@@ -268,18 +107,18 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || len(orphans) != 1 || orphans[0].Name != "lost" {
 		t.Errorf("orphans: %+v, %v", orphans, err)
 	}
-	deleted, err := client.DeleteOrphan(ctx, control.DeleteOrphanArgs{UUID: "u", Now: true})
+	deleted, err := client.DeleteOrphan(ctx, user.DeleteOrphanArgs{UUID: "u", Now: true})
 	if err != nil || len(deleted.Deleted) != 1 || deleted.Until.Unix() != 1e9 {
 		t.Errorf("deleted: %+v, %v", deleted, err)
 	}
-	if backup, err := client.Backup(ctx, control.BackupArgs{Path: "/b"}); err != nil || backup.Bytes != 4096 {
+	if backup, err := client.Backup(ctx, user.BackupArgs{Path: "/b"}); err != nil || backup.Bytes != 4096 {
 		t.Errorf("backup: %+v, %v", backup, err)
 	}
 	pools, err := client.Pools(ctx)
 	if err != nil || len(pools) != 1 || pools[0].Attributes["fs"] != "xfs" {
 		t.Errorf("pools: %+v, %v", pools, err)
 	}
-	err = client.AddPool(ctx, control.AddPoolArgs{
+	err = client.AddPool(ctx, user.AddPoolArgs{
 		Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs", "depth": 4}, Replace: true,
 	})
 	if err != nil {
@@ -292,16 +131,16 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].LastSeen.Unix() != 1e9 {
 		t.Errorf("machines: %+v, %v", machines, err)
 	}
-	if moved, err := client.Move(ctx, control.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machine != "web" {
+	if moved, err := client.Move(ctx, user.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machine != "web" {
 		t.Errorf("moved: %+v, %v", moved, err)
 	}
 	if err := client.FenceMachine(ctx, "web"); err != nil {
 		t.Error(err)
 	}
-	if err := client.RemoveMachine(ctx, control.RemoveMachineArgs{Machine: "web", Lost: []string{"a"}}); err != nil {
+	if err := client.RemoveMachine(ctx, user.RemoveMachineArgs{Machine: "web", Lost: []string{"a"}}); err != nil {
 		t.Error(err)
 	}
-	token, err := client.CreateToken(ctx, control.CreateTokenArgs{Role: "machine", Machine: "web", Lifetime: time.Hour, Uses: 2})
+	token, err := client.CreateToken(ctx, user.CreateTokenArgs{Role: "machine", Machine: "web", LifetimeSeconds: 3600, Uses: 2})
 	if err != nil || token != "a.b.c" {
 		t.Errorf("token %q, %v", token, err)
 	}
@@ -320,11 +159,11 @@ func TestClientCallsReachBackend(t *testing.T) {
 		`apply f "a\n\x00" true`, `storage ["data"]`, "attach {Names:[a b/1] Machine:web}", `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
 		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
-		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
-		"machines", "move {Names:[a] Machine:1}", "fence-machine web", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web Lifetime:1h0m0s Uses:2}", "tokens", `remove-tokens ["b"]`,
+		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
+		"machines", "move {Names:[a] Machine:1}", "fence-machine web", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",
 	}
-	if !reflect.DeepEqual(b.calls, want) {
-		t.Errorf("calls %q, want %q", b.calls, want)
+	if !reflect.DeepEqual(b.Calls(), want) {
+		t.Errorf("calls %q, want %q", b.Calls(), want)
 	}
 }
 
@@ -333,8 +172,8 @@ func TestErrorsKeepTextAndKind(t *testing.T) {
 		errors.NotFoundf("storage %q", "x"), errors.NewNotValid(nil, "f:1: no"), errors.New("other"),
 		errors.NewAlreadyExists(nil, "taken"),
 	} {
-		client, _ := serve(t, &backend{err: err}, nil)
-		_, got := client.Apply(t.Context(), control.ApplyArgs{})
+		client, _ := serve(t, &userapitest.Backend{Err: err}, nil)
+		_, got := client.Apply(t.Context(), user.ApplyArgs{})
 		if got == nil || got.Error() != err.Error() {
 			t.Errorf("got %v, want %v", got, err)
 		}
@@ -347,19 +186,19 @@ func TestErrorsKeepTextAndKind(t *testing.T) {
 }
 
 func TestWatchStreamsUntilClientCancels(t *testing.T) {
-	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan control.Event)
+	got := make(chan user.Event)
 	done := make(chan error, 1)
 	go func() {
-		done <- client.Watch(ctx, []string{"data"}, func(event control.Event) error {
+		done <- client.Watch(ctx, []string{"data"}, func(event user.Event) error {
 			got <- event
 			return nil
 		})
 	}()
-	for _, want := range []control.Event{{Storage: []control.Storage{sample}}, {Gone: []string{"data"}}} {
-		b.events <- want
+	for _, want := range []user.Event{{Storage: []user.Storage{sample}}, {Gone: []string{"data"}}} {
+		b.Events <- want
 		if event := <-got; !reflect.DeepEqual(event, want) {
 			t.Errorf("event %+v, want %+v", event, want)
 		}
@@ -368,23 +207,23 @@ func TestWatchStreamsUntilClientCancels(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the client's watch ended with %v", err)
 	}
-	if begun, ended := <-b.watching, <-b.watching; begun != "begun" || ended != "ended" {
+	if begun, ended := <-b.Watching, <-b.Watching; begun != "begun" || ended != "ended" {
 		t.Errorf("the backend's watch: %q, then %q; want begun, ended", begun, ended)
 	}
 }
 
 func TestWatchReturnsBackendError(t *testing.T) {
-	b := &backend{events: make(chan control.Event), watching: make(chan string, 2), err: errors.New("state is closed")}
-	close(b.events)
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Err: errors.New("state is closed")}
+	close(b.Events)
 	client, _ := serve(t, b, nil)
-	err := client.Watch(t.Context(), nil, func(control.Event) error { return nil })
+	err := client.Watch(t.Context(), nil, func(user.Event) error { return nil })
 	if err == nil || err.Error() != "state is closed" {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestKilledServerEndsWatches(t *testing.T) {
-	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
 	if err != nil {
@@ -393,13 +232,13 @@ func TestKilledServerEndsWatches(t *testing.T) {
 	client := control.NewClient(path)
 	defer client.Close()
 	done := make(chan error, 1)
-	go func() { done <- client.Watch(t.Context(), nil, func(control.Event) error { return nil }) }()
-	<-b.watching
+	go func() { done <- client.Watch(t.Context(), nil, func(user.Event) error { return nil }) }()
+	<-b.Watching
 	server.Kill()
 	if err := server.Wait(); err != nil {
 		t.Error(err)
 	}
-	if len(b.watching) != 1 {
+	if len(b.Watching) != 1 {
 		t.Error("the server has ended, but its watch has not")
 	}
 	want := fmt.Sprintf("the agent at %s has stopped", path)
@@ -450,20 +289,20 @@ func TestAgentStopsBeforeAnswer(t *testing.T) {
 
 // Promise S4.
 func TestTooManyWatchersAreRefused(t *testing.T) {
-	b := &backend{events: make(chan control.Event), watching: make(chan string, 1000)}
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 1000)}
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup
 	defer cancel()
 	for range 64 {
 		watchers.Go(func() {
-			if err := client.Watch(ctx, nil, func(control.Event) error { return nil }); !errors.Is(err, context.Canceled) {
+			if err := client.Watch(ctx, nil, func(user.Event) error { return nil }); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
-		<-b.watching
+		<-b.Watching
 	}
-	err := client.Watch(ctx, nil, func(control.Event) error { return nil })
+	err := client.Watch(ctx, nil, func(user.Event) error { return nil })
 	if want := "64 clients are watching already: try again when one has ended"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -472,11 +311,11 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 	cancel()
 	watchers.Wait()
 	for range 64 {
-		<-b.watching
+		<-b.Watching
 	}
 	done := errors.New("done")
-	b.events = make(chan control.Event, 1)
-	b.events <- control.Event{}
+	b.Events = make(chan user.Event, 1)
+	b.Events <- user.Event{}
 	deadline := time.After(10 * time.Second)
 	for !errors.Is(err, done) {
 		select {
@@ -484,33 +323,33 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 			t.Fatal(err)
 		case <-time.After(time.Millisecond): // the server frees the slot soon after the watch ends
 		}
-		err = client.Watch(t.Context(), nil, func(control.Event) error { return done })
+		err = client.Watch(t.Context(), nil, func(user.Event) error { return done })
 	}
 }
 
 func TestWatchOutlastsRequestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second // a busy machine needs time for the request itself
-	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
 	client, _ := serve(t, b, func(c *control.ServerConfig) { c.RequestTimeout = timeout })
 	done := errors.New("done")
 	go func() {
-		<-b.watching
+		<-b.Watching
 		<-time.After(timeout + timeout/4)
-		b.events <- control.Event{Gone: []string{"late"}}
+		b.Events <- user.Event{Gone: []string{"late"}}
 	}()
-	if err := client.Watch(t.Context(), nil, func(control.Event) error { return done }); !errors.Is(err, done) {
+	if err := client.Watch(t.Context(), nil, func(user.Event) error { return done }); !errors.Is(err, done) {
 		t.Errorf("the watch ended with %v", err)
 	}
 }
 
 // blockingBackend is a backend whose Pools ignores its context and blocks until released.
 type blockingBackend struct {
-	*backend
+	*userapitest.Backend
 	started, release chan struct{}
 }
 
-func (s *blockingBackend) Pools(context.Context) ([]control.Pool, error) {
+func (s *blockingBackend) Pools(context.Context) ([]user.Pool, error) {
 	close(s.started)
 	<-s.release
 	return nil, nil
@@ -518,7 +357,7 @@ func (s *blockingBackend) Pools(context.Context) ([]control.Pool, error) {
 
 func TestKilledServerWaitsForRunningCalls(t *testing.T) {
 	t.Parallel()
-	b := &blockingBackend{&backend{}, make(chan struct{}), make(chan struct{})}
+	b := &blockingBackend{&userapitest.Backend{}, make(chan struct{}), make(chan struct{})}
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
 	if err != nil {
@@ -552,7 +391,7 @@ func TestKilledServerWaitsForRunningCalls(t *testing.T) {
 // Promise S2.
 func TestUnauthorizedUserIsRefused(t *testing.T) {
 	var asked []uint32
-	client, _ := serve(t, &backend{}, func(c *control.ServerConfig) {
+	client, _ := serve(t, &userapitest.Backend{}, func(c *control.ServerConfig) {
 		c.Authorize = func(uid uint32) bool {
 			asked = append(asked, uid)
 			return false
@@ -571,10 +410,10 @@ func TestUnauthorizedUserIsRefused(t *testing.T) {
 
 // Promise S4.
 func TestRequestSizeIsLimited(t *testing.T) {
-	b := &backend{}
+	b := &userapitest.Backend{}
 	client, path := serve(t, b, nil)
 	const most = 4 << 20
-	_, err := client.Apply(t.Context(), control.ApplyArgs{Content: make([]byte, most)})
+	_, err := client.Apply(t.Context(), user.ApplyArgs{Content: strings.Repeat("a", most)})
 	if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("the client: got %v", err)
 	}
@@ -592,13 +431,13 @@ func TestRequestSizeIsLimited(t *testing.T) {
 	if answer, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(answer), "too large") {
 		t.Errorf("the server: %s, %v", answer, err)
 	}
-	if len(b.calls) != 0 {
-		t.Errorf("the backend was called: %q", b.calls)
+	if len(b.Calls()) != 0 {
+		t.Errorf("the backend was called: %q", b.Calls())
 	}
 }
 
 func TestSocketIsOwnerOnly(t *testing.T) {
-	_, path := serve(t, &backend{}, nil)
+	_, path := serve(t, &userapitest.Backend{}, nil)
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -618,7 +457,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
-	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
+	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &userapitest.Backend{}, Logger: logger{t}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -630,7 +469,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 
 // Promise S5.
 func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
-	_, live := serve(t, &backend{}, nil)
+	_, live := serve(t, &userapitest.Backend{}, nil)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -643,7 +482,7 @@ func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 		if err := control.CheckSocket(path); err == nil || err.Error() != want {
 			t.Errorf("CheckSocket: got %v, want %s", err, want)
 		}
-		_, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
+		_, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &userapitest.Backend{}, Logger: logger{t}})
 		if err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -667,7 +506,7 @@ func TestClientWithoutServer(t *testing.T) {
 }
 
 func TestValidateNamesMissingField(t *testing.T) {
-	full := control.ServerConfig{SocketPath: "x", Backend: &backend{}, Logger: logger{t}}
+	full := control.ServerConfig{SocketPath: "x", Backend: &userapitest.Backend{}, Logger: logger{t}}
 	for want, change := range map[string]func(*control.ServerConfig){
 		"empty SocketPath not valid": func(c *control.ServerConfig) { c.SocketPath = "" },
 		"nil Backend not valid":      func(c *control.ServerConfig) { c.Backend = nil },

@@ -1,9 +1,6 @@
-// Package control is the protocol between the command line and the agent: JSON over HTTP on a
-// unix socket. [Server] serves requests from a [Backend]; [Client] makes them.
-//
-// Every request is a POST of one JSON object to /v1/VERB. A response is one JSON object, or,
-// for watch, a stream of them, one a line, until either side ends it. An error is an object
-// with the member "error".
+// Package control is the socket on which a process serves the requests of the users of its host:
+// [Server] serves package apiserver/userapi there, and [NewClient] makes a client of package
+// api/user.
 //
 // Only root and the user that the agent runs as are served. The mode of the socket file allows
 // no one else, but the decision is based on the peer's user as the kernel reports it. In the

@@ -19,6 +19,8 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi/userapitest"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
@@ -95,7 +97,7 @@ func openToOthers(t *testing.T, path string) {
 // admits nobody else.
 // Promise S2.
 func TestAnotherUserIsRefused(t *testing.T) {
-	b := &backend{}
+	b := &userapitest.Backend{}
 	_, path := serve(t, b, nil)
 	openToOthers(t, path)
 	for uid, want := range map[uint32]string{0: "<nil>", otherUID: "user 1000 may not use this agent: run the command as root"} {
@@ -104,15 +106,15 @@ func TestAnotherUserIsRefused(t *testing.T) {
 			t.Errorf("user %d: got %q, %v, want %q", uid, got, err, want)
 		}
 	}
-	if len(b.calls) != 1 {
-		t.Errorf("the backend was called: %q", b.calls)
+	if len(b.Calls()) != 1 {
+		t.Errorf("the backend was called: %q", b.Calls())
 	}
 }
 
 // The mode of the socket alone keeps other users out.
 // Promise S1.
 func TestAnotherUserCannotConnect(t *testing.T) {
-	_, path := serve(t, &backend{}, nil)
+	_, path := serve(t, &userapitest.Backend{}, nil)
 	openToOthers(t, filepath.Dir(path))
 	got, err := commandAs(t, otherUID, roleClient, path).Output()
 	if want := "you may not use the agent at " + path + ": run the command as root\n"; err != nil || string(got) != want {
@@ -141,7 +143,7 @@ func TestClientSendsNothingToImpostor(t *testing.T) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it never answers
 	defer cancel()
-	_, err = client.Apply(ctx, control.ApplyArgs{Content: []byte("secret")})
+	_, err = client.Apply(ctx, user.ApplyArgs{Content: "secret"})
 	want := "user 1000, who is neither root nor you, listens on " + path + ": the request was not sent"
 	if !errors.Is(err, errors.Unauthorized) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -169,7 +171,7 @@ func TestSocketIsCreatedWithFinalMode(t *testing.T) {
 	}
 	defer unix.Umask(unix.Umask(0))
 	path := filepath.Join(dir, "s.sock")
-	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
+	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &userapitest.Backend{}, Logger: logger{t}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func connect(t *testing.T, path string, n int) []net.Conn {
 // Promise S4.
 func TestUnauthorizedConnectionsDoNotBlockOthers(t *testing.T) {
 	var authorized atomic.Bool
-	client, path := serve(t, &backend{}, func(c *control.ServerConfig) {
+	client, path := serve(t, &userapitest.Backend{}, func(c *control.ServerConfig) {
 		c.Authorize = func(uint32) bool { return authorized.Load() }
 		c.RequestTimeout = time.Minute
 	})
@@ -235,7 +237,7 @@ func TestUnauthorizedConnectionsDoNotBlockOthers(t *testing.T) {
 // The connection of an unauthorized user is closed after one answer.
 // Promise S4.
 func TestUnauthorizedConnectionClosesAfterAnswer(t *testing.T) {
-	_, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.Authorize = func(uint32) bool { return false } })
+	_, path := serve(t, &userapitest.Backend{}, func(c *control.ServerConfig) { c.Authorize = func(uint32) bool { return false } })
 	conn := connect(t, path, 1)[0]
 	const request = "POST /v1/pools HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 	if _, err := io.WriteString(conn, request+request); err != nil {
@@ -253,7 +255,7 @@ func TestUnauthorizedConnectionClosesAfterAnswer(t *testing.T) {
 // The server handles a limited number of connections. Others wait until one closes.
 // Promise S4.
 func TestConnectionLimit(t *testing.T) {
-	client, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.RequestTimeout = time.Minute })
+	client, path := serve(t, &userapitest.Backend{}, func(c *control.ServerConfig) { c.RequestTimeout = time.Minute })
 	conns := connect(t, path, 128)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -272,7 +274,7 @@ func TestConnectionLimit(t *testing.T) {
 func TestFullServerEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{
-		SocketPath: path, Backend: &backend{}, Logger: logger{t}, RequestTimeout: time.Minute,
+		SocketPath: path, Backend: &userapitest.Backend{}, Logger: logger{t}, RequestTimeout: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)

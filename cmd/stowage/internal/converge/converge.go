@@ -23,7 +23,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
@@ -83,7 +83,7 @@ func (s Space) limits(attributes map[string]any) bool {
 type Plan struct {
 	State state.Changes
 	// Changes describes the changes, and what is left alone, to the user.
-	Changes []control.Change
+	Changes []user.Change
 	// Names are the names of the storage in the file.
 	Names []string
 	// Attached is how many instances in the file are attached and as large as declared already.
@@ -213,8 +213,8 @@ func (p *planner) planPool(declared spec.Pool) error {
 	p.plan.State.Pools = append(p.plan.State.Pools, state.Pool{
 		Name: config.Name(), Provider: config.Provider(), Attributes: config.Attrs(),
 	})
-	p.plan.Changes = append(p.plan.Changes, control.Change{
-		Action: control.ActionAdd, Item: "pool", Name: declared.Name, Detail: "provider " + string(declared.Provider),
+	p.plan.Changes = append(p.plan.Changes, user.Change{
+		Action: user.ActionAdd, Item: "pool", Name: declared.Name, Detail: "provider " + string(declared.Provider),
 	})
 	return nil
 }
@@ -331,13 +331,13 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			return declared.Errorf("directive", "%s", err)
 		}
 	}
-	p.recordChange(declared, control.ActionAdd, added, describe(declared))
-	p.recordChange(declared, control.ActionAttach, attached, describe(declared))
+	p.recordChange(declared, user.ActionAdd, added, describe(declared))
+	p.recordChange(declared, user.ActionAttach, attached, describe(declared))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
-		p.recordChange(declared, control.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
+		p.recordChange(declared, user.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
 	}
 	for _, size := range slices.Sorted(maps.Keys(larger)) {
-		p.recordChange(declared, control.ActionKeep, larger[size],
+		p.recordChange(declared, user.ActionKeep, larger[size],
 			fmt.Sprintf("%s, not %s", table.ExactSize(size), table.ExactSize(declared.Directive.Size)))
 	}
 	p.plan.Names = append(p.plan.Names, declared.Name)
@@ -638,14 +638,14 @@ func describe(declared spec.Storage) string {
 }
 
 // recordChange adds to the plan the change made to count instances of a declaration.
-func (p *planner) recordChange(declared spec.Storage, action control.Action, count int, detail string) {
+func (p *planner) recordChange(declared spec.Storage, action user.Action, count int, detail string) {
 	if count == 0 {
 		return
 	}
 	if all := declared.Directive.Count; all > 1 {
 		detail = fmt.Sprintf("%d of %d: %s", count, all, detail)
 	}
-	p.plan.Changes = append(p.plan.Changes, control.Change{
+	p.plan.Changes = append(p.plan.Changes, user.Change{
 		Action: action, Item: "storage", Name: declared.Name, Detail: detail,
 	})
 }
@@ -673,8 +673,8 @@ func (p *planner) recordUndeclared(file *spec.File) {
 			continue
 		}
 		reported[name] = true
-		p.plan.Changes = append(p.plan.Changes, control.Change{
-			Action: control.ActionLeave, Item: "storage", Name: name,
+		p.plan.Changes = append(p.plan.Changes, user.Change{
+			Action: user.ActionLeave, Item: "storage", Name: name,
 			Detail: fmt.Sprintf("not in the file: left alone, remove it with `stowage remove %s`", name),
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/core/life"
@@ -367,12 +367,12 @@ func TestMakeStoresOptionsInAttributes(t *testing.T) {
 }
 
 func TestImport(t *testing.T) {
-	args := func(change func(*control.ImportArgs)) control.ImportArgs {
-		a := control.ImportArgs{Name: "new", Pool: "loop", Source: "/old/file"}
+	args := func(change func(*user.ImportArgs)) user.ImportArgs {
+		a := user.ImportArgs{Name: "new", Pool: "loop", Source: "/old/file"}
 		change(&a)
 		return a
 	}
-	adopted, err := converge.Import(situation(data(nil)), args(func(a *control.ImportArgs) { a.Mount = "/srv/new" }))
+	adopted, err := converge.Import(situation(data(nil)), args(func(a *user.ImportArgs) { a.Mount = "/srv/new" }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,37 +386,37 @@ func TestImport(t *testing.T) {
 	if !reflect.DeepEqual(adopted.State, want) || !adopted.OnVolume {
 		t.Errorf("%+v", adopted)
 	}
-	if c := adopted.Change(512); c.Action != control.ActionImport || c.Name != "new" || c.Detail != "filesystem, pool loop, 512M, xfs, on /srv/new" {
+	if c := adopted.Change(512); c.Action != user.ActionImport || c.Name != "new" || c.Detail != "filesystem, pool loop, 512M, xfs, on /srv/new" {
 		t.Errorf("%+v", c)
 	}
 	if err := adopted.Adopt("ext3", "11111111-2222-3333-4444-555555555555"); !errors.Is(err, errors.NotValid) || !strings.HasPrefix(err.Error(), `the ext3 on it: attribute "fs" is "ext3", want one of `) {
 		t.Errorf("got %v", err)
 	}
 
-	raw, err := converge.Import(situation(), args(func(a *control.ImportArgs) { a.Block = true }))
+	raw, err := converge.Import(situation(), args(func(a *user.ImportArgs) { a.Block = true }))
 	if err != nil || raw.State.Kind != storage.StorageKindBlock || !raw.OnVolume || raw.Change(1).Detail != "block, pool loop, 1M" {
 		t.Errorf("%+v, %v", raw, err)
 	}
-	native, err := converge.Import(situation(), args(func(a *control.ImportArgs) { a.Pool = "tmpfs" }))
+	native, err := converge.Import(situation(), args(func(a *user.ImportArgs) { a.Pool = "tmpfs" }))
 	if err != nil || native.State.Kind != storage.StorageKindFilesystem || native.OnVolume {
 		t.Errorf("%+v, %v", native, err)
 	}
 
 	for _, test := range []struct {
 		about  string
-		change func(*control.ImportArgs)
+		change func(*user.ImportArgs)
 		kind   error
 		want   string
 	}{
-		{"bad name", func(a *control.ImportArgs) { a.Name = "New" }, errors.NotValid, `"New" is not a name: `},
-		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, "there is storage of that name: choose another name"},
-		{"unknown pool", func(a *control.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known: the pools are disks, `},
-		{"pool that needs a manager", func(a *control.ImportArgs) { a.Pool = "disks" }, errors.NotValid, "pool disks is of provider disks, whose storage "},
-		{"block of tmpfs", func(a *control.ImportArgs) { a.Pool, a.Block = "tmpfs", true }, errors.NotValid, "provider tmpfs has no block devices: "},
-		{"mounted block", func(a *control.ImportArgs) { a.Block, a.Mount = true, "/srv/new" }, errors.NotValid, "a block device is not mounted: "},
-		{"bad mount point", func(a *control.ImportArgs) { a.Mount = "srv" }, errors.NotValid, `"srv" is not absolute: `},
-		{"mount point that is taken", func(a *control.ImportArgs) { a.Mount = "/srv/data" }, errors.NotValid, `"/srv/data" is already the mount point of data`},
-		{"in the agent's directory", func(a *control.ImportArgs) { a.Mount = "/var/lib/stowage/x" }, errors.NotValid, `"/var/lib/stowage/x" would hide, or lie in, `},
+		{"bad name", func(a *user.ImportArgs) { a.Name = "New" }, errors.NotValid, `"New" is not a name: `},
+		{"name that is taken", func(a *user.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, "there is storage of that name: choose another name"},
+		{"unknown pool", func(a *user.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known: the pools are disks, `},
+		{"pool that needs a manager", func(a *user.ImportArgs) { a.Pool = "disks" }, errors.NotValid, "pool disks is of provider disks, whose storage "},
+		{"block of tmpfs", func(a *user.ImportArgs) { a.Pool, a.Block = "tmpfs", true }, errors.NotValid, "provider tmpfs has no block devices: "},
+		{"mounted block", func(a *user.ImportArgs) { a.Block, a.Mount = true, "/srv/new" }, errors.NotValid, "a block device is not mounted: "},
+		{"bad mount point", func(a *user.ImportArgs) { a.Mount = "srv" }, errors.NotValid, `"srv" is not absolute: `},
+		{"mount point that is taken", func(a *user.ImportArgs) { a.Mount = "/srv/data" }, errors.NotValid, `"/srv/data" is already the mount point of data`},
+		{"in the agent's directory", func(a *user.ImportArgs) { a.Mount = "/var/lib/stowage/x" }, errors.NotValid, `"/var/lib/stowage/x" would hide, or lie in, `},
 	} {
 		if got, err := converge.Import(situation(data(nil)), args(test.change)); !errors.Is(err, test.kind) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%s: %+v, %v", test.about, got, err)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
@@ -25,7 +25,7 @@ type Takeover struct {
 
 // Import returns the storage that an import adds, as far as it is known before the object has
 // been read. Errors satisfy errors.IsNotValid, errors.IsNotFound or errors.IsAlreadyExists.
-func Import(situation Situation, args control.ImportArgs) (*Takeover, error) {
+func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 	p := newPlanner(situation)
 	if err := spec.CheckName(args.Name); err != nil {
 		return nil, errors.NewNotValid(err, "")
@@ -86,7 +86,7 @@ func (t *Takeover) Adopt(filesystem, uuid string) error {
 }
 
 // Change describes the import of an object of size MiB.
-func (t *Takeover) Change(size uint64) control.Change {
+func (t *Takeover) Change(size uint64) user.Change {
 	detail := fmt.Sprintf("%s, pool %s, %s", t.State.Kind, t.Pool.Name(), table.Size(size))
 	if filesystem, ok := t.State.Attributes[attributeFilesystem].(string); ok {
 		detail += ", " + filesystem
@@ -94,5 +94,5 @@ func (t *Takeover) Change(size uint64) control.Change {
 	if t.State.MountPoint != "" {
 		detail += ", on " + t.State.MountPoint
 	}
-	return control.Change{Action: control.ActionImport, Item: "storage", Name: t.State.Name, Detail: detail}
+	return user.Change{Action: user.ActionImport, Item: "storage", Name: t.State.Name, Detail: detail}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/state"
 )
 
@@ -30,8 +30,8 @@ func Resize(situation Situation, found []state.Storage, size uint64, more bool) 
 		if err := p.planResize(s, to); err != nil {
 			return Plan{}, errors.Annotatef(err, "resizing storage %q", s.Name)
 		}
-		p.plan.Changes = append(p.plan.Changes, control.Change{
-			Action: control.ActionGrow, Item: "storage", Name: s.Name, Detail: formatGrowth(s.RequestedMiB, to),
+		p.plan.Changes = append(p.plan.Changes, user.Change{
+			Action: user.ActionGrow, Item: "storage", Name: s.Name, Detail: formatGrowth(s.RequestedMiB, to),
 		})
 	}
 	return p.plan, nil

@@ -5,6 +5,7 @@ import (
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
 
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/state"
@@ -29,7 +30,7 @@ func (p *Process) StartCopier(store *boltkv.Store, dir datadir.Dir) (worker.Work
 
 // StartControl makes the control socket. A failure ends the process, because one that cannot be
 // reached is useless.
-func (p *Process) StartControl(path string, backend control.Backend) (worker.Worker, error) {
+func (p *Process) StartControl(path string, backend userapi.Backend) (worker.Worker, error) {
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: backend, Logger: p.Config.Logger})
 	if err != nil {
 		return nil, errors.WithType(err, ErrFatal)

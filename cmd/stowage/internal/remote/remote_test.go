@@ -15,6 +15,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/api"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
@@ -52,7 +53,7 @@ type site struct {
 	dir      string
 	address  string
 	registry storage.StaticProviderRegistry
-	client   *control.Client
+	client   *user.Client
 	stop     func() // stops the server
 }
 
@@ -133,19 +134,19 @@ func (s *site) agent(dir, name, token string) (*remote.Agent, error) {
 
 func (s *site) token() string {
 	s.t.Helper()
-	token, err := s.client.CreateToken(s.t.Context(), control.CreateTokenArgs{Role: "machine", Lifetime: time.Hour, Uses: 1})
+	token, err := s.client.CreateToken(s.t.Context(), user.CreateTokenArgs{Role: "machine", LifetimeSeconds: 3600, Uses: 1})
 	s.must(err)
 	return token
 }
 
 // await waits until the storage with the name satisfies the condition.
-func (s *site) await(name string, condition func(control.Storage) bool) {
+func (s *site) await(name string, condition func(user.Storage) bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	done := errors.New("done")
-	var last control.Storage
-	err := s.client.Watch(ctx, []string{name}, func(event control.Event) error {
+	var last user.Storage
+	err := s.client.Watch(ctx, []string{name}, func(event user.Event) error {
 		for _, row := range event.Storage {
 			if last = row; condition(row) {
 				return done
@@ -158,8 +159,8 @@ func (s *site) await(name string, condition func(control.Storage) bool) {
 	}
 }
 
-func attachedTo(machine string) func(control.Storage) bool {
-	return func(s control.Storage) bool {
+func attachedTo(machine string) func(user.Storage) bool {
+	return func(s user.Storage) bool {
 		return s.Status == status.Attached && len(s.Attachments) == 1 && s.Attachments[0].Machine == machine
 	}
 }
@@ -176,7 +177,7 @@ func TestAgentOfServer(t *testing.T) {
 	s := newSite(t)
 	web, err := s.agent("web", "web", s.token())
 	s.must(err)
-	_, err = s.client.Apply(t.Context(), control.ApplyArgs{File: "f", Content: []byte(file)})
+	_, err = s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: file})
 	s.must(err)
 	s.await("a", attachedTo("web"))
 	s.await("b", attachedTo("web"))
@@ -184,17 +185,17 @@ func TestAgentOfServer(t *testing.T) {
 	s.stop()
 	s.start()
 	s.must(s.client.Detach(t.Context(), []string{"a"}))
-	s.await("a", func(row control.Storage) bool { return row.Status == status.Detached })
+	s.await("a", func(row user.Storage) bool { return row.Status == status.Detached })
 
 	web.Kill()
 	s.must(web.Wait())
-	s.must(s.client.Attach(t.Context(), control.AttachArgs{Names: []string{"a"}}))
+	s.must(s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}}))
 	if _, err = s.agent("web", "", ""); err != nil {
 		t.Fatal(err)
 	}
 	s.await("a", attachedTo("web"))
 	machines, err := s.client.Machines(t.Context())
-	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].Status != control.MachineUp {
+	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].Status != user.MachineUp {
 		t.Errorf("machines %+v, %v", machines, err)
 	}
 }
@@ -204,7 +205,7 @@ func TestRefusedAgent(t *testing.T) {
 	s := newSite(t)
 	web, err := s.agent("web", "web", s.token())
 	s.must(err)
-	s.must(s.client.RemoveMachine(t.Context(), control.RemoveMachineArgs{Machine: "web"}))
+	s.must(s.client.RemoveMachine(t.Context(), user.RemoveMachineArgs{Machine: "web"}))
 	if err := web.Wait(); !errors.Is(err, api.ErrRefused) || !strings.Contains(err.Error(), "its storage stays as it is") {
 		t.Errorf("the agent ended with %v", err)
 	}

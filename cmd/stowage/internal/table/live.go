@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
 )
 
@@ -31,7 +31,7 @@ func NewLive(terminal io.Writer, size func() (width, height int)) *Live {
 }
 
 // Show replaces the drawn table by a table of rows, which must be in order.
-func (l *Live) Show(rows []control.Storage, now time.Time) error {
+func (l *Live) Show(rows []user.Storage, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	width, height := l.size()
@@ -90,7 +90,7 @@ func (l *Live) draw(previous int, above string) error {
 
 // fit chooses at most maxRows rows, in order, and prefers those that are not attached. It also
 // returns how many it left out.
-func fit(rows []control.Storage, maxRows int) ([]control.Storage, int) {
+func fit(rows []user.Storage, maxRows int) ([]user.Storage, int) {
 	maxRows = max(maxRows, 1)
 	if len(rows) <= maxRows {
 		return rows, 0
@@ -102,7 +102,7 @@ func fit(rows []control.Storage, maxRows int) ([]control.Storage, int) {
 		}
 	}
 	finished := max(maxRows-unfinished, 0)
-	shown := make([]control.Storage, 0, maxRows)
+	shown := make([]user.Storage, 0, maxRows)
 	for _, r := range rows {
 		if len(shown) == maxRows {
 			break

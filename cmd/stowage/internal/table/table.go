@@ -9,28 +9,28 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 )
 
 // Sort orders storage by name.
-func Sort(rows []control.Storage) {
-	slices.SortFunc(rows, func(a, b control.Storage) int { return CompareNames(a.Name, b.Name) })
+func Sort(rows []user.Storage) {
+	slices.SortFunc(rows, func(a, b user.Storage) int { return CompareNames(a.Name, b.Name) })
 }
 
 // Write writes a table of storage in the given order.
-func Write(w io.Writer, rows []control.Storage, now time.Time) error {
+func Write(w io.Writer, rows []user.Storage, now time.Time) error {
 	lines := render(rows, now)
 	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
 	return err
 }
 
 // render returns the lines of a table.
-func render(rows []control.Storage, now time.Time) []string {
+func render(rows []user.Storage, now time.Time) []string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	named := slices.ContainsFunc(rows, func(r control.Storage) bool { return namedMachine(r) != "" })
+	named := slices.ContainsFunc(rows, func(r user.Storage) bool { return namedMachine(r) != "" })
 	machine := func(cell string) string {
 		if !named {
 			return ""
@@ -53,7 +53,7 @@ func render(rows []control.Storage, now time.Time) []string {
 
 // namedMachine returns the machine that the storage is attached to, if it has a name: an agent
 // without a server has one machine, which has none.
-func namedMachine(r control.Storage) string {
+func namedMachine(r user.Storage) string {
 	if len(r.Attachments) == 0 || strings.Trim(r.Attachments[0].Machine, "0123456789") == "" {
 		return ""
 	}
@@ -61,7 +61,7 @@ func namedMachine(r control.Storage) string {
 }
 
 // formatStatus returns the status, with the life if the storage is being removed.
-func formatStatus(r control.Storage) string {
+func formatStatus(r user.Storage) string {
 	if r.Life == life.Alive || r.Life == "" {
 		return string(r.Status)
 	}
@@ -69,14 +69,14 @@ func formatStatus(r control.Storage) string {
 }
 
 // formatSize returns the size, and the size to grow to if there is one.
-func formatSize(r control.Storage) string {
+func formatSize(r user.Storage) string {
 	if r.SizeMiB >= r.WantedMiB {
 		return Size(r.SizeMiB)
 	}
 	return formatGrowth(r)
 }
 
-func formatGrowth(r control.Storage) string {
+func formatGrowth(r user.Storage) string {
 	now, wanted := Size(r.SizeMiB), Size(r.WantedMiB)
 	if now == wanted {
 		now, wanted = ExactSize(r.SizeMiB), ExactSize(r.WantedMiB)
@@ -92,7 +92,7 @@ func orDash(s string) string {
 }
 
 // Line describes one storage instance on one line, without its age, for logs.
-func Line(r control.Storage) string {
+func Line(r user.Storage) string {
 	line := Escape(r.Name) + " " + Escape(formatStatus(r))
 	if machine := namedMachine(r); machine != "" {
 		line += " on " + Escape(machine)
@@ -113,7 +113,7 @@ func Line(r control.Storage) string {
 }
 
 // Summary counts storage by status, attached first: "3/4 attached, 1 error".
-func Summary(rows []control.Storage) string {
+func Summary(rows []user.Storage) string {
 	if len(rows) == 0 {
 		return "no storage"
 	}

@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
@@ -33,13 +33,13 @@ func FuzzTable(f *testing.F) {
 	f.Add("\x1b[2J", "\xff", "e\rrror", "dying\n", "/\x1b[2J\t", "\u202egnp.exe", uint64(0), uint64(1<<63), int64(-1))
 	f.Fuzz(func(t *testing.T, name, pool, value, lifeValue, location, message string, size, wanted uint64, age int64) {
 		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-		row := control.Storage{
+		row := user.Storage{
 			Name: name, Kind: pool, Pool: pool, SizeMiB: size, WantedMiB: wanted, Life: life.Value(lifeValue),
 			Status: status.Status(value), Message: message, Location: location, Since: now.Add(-time.Duration(age)),
 		}
 		wantPrintable(t, "line", table.Line(row))
 		var b bytes.Buffer
-		if err := table.Write(&b, []control.Storage{row, row}, now); err != nil {
+		if err := table.Write(&b, []user.Storage{row, row}, now); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(b.String(), "\n")

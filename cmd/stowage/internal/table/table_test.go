@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
@@ -19,7 +19,7 @@ var now = time.Date(2025, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-var rows = []control.Storage{
+var rows = []user.Storage{
 	{Name: "data", Kind: "filesystem", Pool: "loop", SizeMiB: 2048, Life: life.Alive,
 		Status: status.Attached, Since: ago(3 * time.Minute), Location: "/srv/data"},
 	{Name: "raw/2", Kind: "block", Pool: "fast", SizeMiB: 64, Life: life.Alive,
@@ -47,7 +47,7 @@ raw/10  block       fast  1.5G  error (dying)  2d     -          destroying volu
 // Machines are shown if they have names.
 func TestMachinesAreShown(t *testing.T) {
 	named := slices.Clone(rows[:2])
-	named[0].Attachments = []control.Attachment{{Machine: "web-1"}}
+	named[0].Attachments = []user.Attachment{{Machine: "web-1"}}
 	var out bytes.Buffer
 	if err := table.Write(&out, named, now); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestLineAndSummary(t *testing.T) {
 	for _, r := range rows {
 		got = append(got, table.Line(r))
 	}
-	got = append(got, table.Line(control.Storage{Name: "new", Status: status.Attached}))
+	got = append(got, table.Line(user.Storage{Name: "new", Status: status.Attached}))
 	got = append(got, table.Summary(rows), table.Summary(nil))
 	want := []string{
 		"data attached at /srv/data",
@@ -94,7 +94,7 @@ func TestLineAndSummary(t *testing.T) {
 }
 
 func TestGrowthAndRemarksAreShown(t *testing.T) {
-	growing := control.Storage{
+	growing := user.Storage{
 		Name: "data", Kind: "filesystem", Pool: "loop", SizeMiB: 256, WantedMiB: 512, Life: life.Alive,
 		Status: status.Attached, Since: ago(3 * time.Minute), Location: "/srv/data", Message: "growing to 512 MiB",
 	}
@@ -103,7 +103,7 @@ func TestGrowthAndRemarksAreShown(t *testing.T) {
 	larger := growing
 	larger.SizeMiB, larger.Message = 600, "size is not enforced"
 	var out bytes.Buffer
-	if err := table.Write(&out, []control.Storage{growing, nearly, larger}, now); err != nil {
+	if err := table.Write(&out, []user.Storage{growing, nearly, larger}, now); err != nil {
 		t.Fatal(err)
 	}
 	want := `
@@ -130,9 +130,9 @@ func TestExactSizes(t *testing.T) {
 
 func TestSortNaturalOrder(t *testing.T) {
 	want := []string{"a", "a/0", "a/2", "a/10", "a1", "a2", "a10", "a10b", "ab", "b/0"}
-	shuffled := []control.Storage{}
+	shuffled := []user.Storage{}
 	for _, i := range []int{6, 1, 9, 3, 0, 8, 5, 2, 7, 4} {
-		shuffled = append(shuffled, control.Storage{Name: want[i]})
+		shuffled = append(shuffled, user.Storage{Name: want[i]})
 	}
 	table.Sort(shuffled)
 	for i, r := range shuffled {
@@ -193,7 +193,7 @@ func (s *screen) Write(p []byte) (int, error) {
 func TestLiveKeepsLogsAboveTable(t *testing.T) {
 	var s screen
 	live := table.NewLive(&s, func() (int, int) { return 60, 24 })
-	show := func(rows []control.Storage) {
+	show := func(rows []user.Storage) {
 		t.Helper()
 		if err := live.Show(rows, now); err != nil {
 			t.Fatal(err)
@@ -222,7 +222,7 @@ func TestLiveKeepsLogsAboveTable(t *testing.T) {
 func TestLiveFinish(t *testing.T) {
 	var s screen
 	live := table.NewLive(&s, func() (int, int) { return 80, 24 })
-	for _, shown := range [][]control.Storage{rows[:1], nil} {
+	for _, shown := range [][]user.Storage{rows[:1], nil} {
 		if err := live.Show(shown, now); err != nil {
 			t.Fatal(err)
 		}
@@ -242,9 +242,9 @@ func TestLiveFinish(t *testing.T) {
 }
 
 func TestLiveOmitsAttachedRowsOnSmallScreen(t *testing.T) {
-	var many []control.Storage
+	var many []user.Storage
 	for i := range 10 {
-		r := control.Storage{Name: fmt.Sprintf("s/%d", i), Status: status.Attached, Since: now}
+		r := user.Storage{Name: fmt.Sprintf("s/%d", i), Status: status.Attached, Since: now}
 		if i == 7 || i == 9 {
 			r.Status = status.Attaching
 		}

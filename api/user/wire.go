@@ -1,9 +1,8 @@
-package control
+package user
 
 import (
 	"time"
 
-	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 )
@@ -69,7 +68,7 @@ type AddPoolArgs struct {
 type ApplyArgs struct {
 	// File is the user's name for the file; errors begin with it.
 	File    string `json:"file"`
-	Content []byte `json:"content"`
+	Content string `json:"content"`
 	// DryRun requests what would change, without changing anything.
 	DryRun bool `json:"dry-run"`
 }
@@ -147,9 +146,10 @@ type CreateTokenArgs struct {
 	Role string `json:"role"`
 	// Machine is the name of the machine that the token is for, whose agent it may replace.
 	Machine string `json:"machine,omitempty"`
-	// Lifetime is how long the token is valid.
-	Lifetime time.Duration `json:"lifetime"`
-	Uses     int           `json:"uses"`
+	// LifetimeSeconds is how long the token is valid.
+	LifetimeSeconds int `json:"lifetime-seconds"`
+	// Uses is how often it can be used.
+	Uses int `json:"uses"`
 }
 
 // Token is a token as it is listed.
@@ -296,42 +296,54 @@ type Event struct {
 	Gone []string `json:"gone,omitempty"`
 }
 
-// namesArgs names pools, or storage: NAME means all its instances, NAME/N one. An empty list
-// means everything, where that makes sense.
-type namesArgs struct {
+// Names are the names of storage, pools, tokens or users. NAME stands for all instances of storage,
+// NAME/N for one. No names mean everything, where that makes sense.
+type Names struct {
 	Names []string `json:"names"`
 }
 
-type storageResult struct {
+// StorageList is a list of storage.
+type StorageList struct {
 	Storage []Storage `json:"storage"`
 }
 
-type machinesResult struct {
+// MachineList is a list of machines.
+type MachineList struct {
 	Machines []Machine `json:"machines"`
 }
 
-type tokenResult struct {
+// MachineName names a machine, by its name or number.
+type MachineName struct {
+	Machine string `json:"machine"`
+}
+
+// TokenText is a token that was created. It is a secret.
+type TokenText struct {
 	Token string `json:"token"`
 }
 
-type tokensResult struct {
+// TokenList is a list of tokens.
+type TokenList struct {
 	Tokens []Token `json:"tokens"`
 }
 
-type poolsResult struct {
+// PoolList is a list of pools.
+type PoolList struct {
 	Pools []Pool `json:"pools"`
 }
 
-type orphansResult struct {
+// OrphanList is a list of orphans.
+type OrphanList struct {
 	Orphans []Orphan `json:"orphans"`
 }
 
-type reportResult struct {
+// Report has the reports of the workers.
+type Report struct {
 	Report map[string]any `json:"report"`
 }
 
-// envelope is the body of every response: a result, or an error.
-type envelope[T any] struct {
-	Error  *params.Error `json:"error,omitempty"`
-	Result T             `json:"result"`
+// Line is a line of the answer to a request to watch: an event, or the error that ends the stream.
+type Line struct {
+	Event
+	Error *Problem `json:"error,omitempty"`
 }

@@ -1,0 +1,353 @@
+package user
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/juju/errors"
+)
+
+// MaxRequest bounds the body of a request, in bytes. It is enough for the largest file, with a
+// margin.
+const MaxRequest = 4 << 20
+
+// Config configures a [Client].
+type Config struct {
+	// URL is that of the agent or server, without a path. Required.
+	URL string
+	// Name is what the client calls the agent or server in errors, after "at"; empty: URL.
+	Name string
+	// Transport makes the requests. The client closes its idle connections. Required.
+	Transport *http.Transport
+	// ConnectError returns the error for one that was met while connecting; nil, or if it returns
+	// nil, the client describes it.
+	ConnectError func(error) error
+}
+
+// Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or nil.
+func (c Config) Validate() error {
+	switch {
+	case c.Transport == nil:
+		return errors.NotValidf("nil Transport")
+	case !strings.HasPrefix(c.URL, "http://") && !strings.HasPrefix(c.URL, "https://"):
+		return errors.NotValidf("URL %q", c.URL)
+	}
+	return nil
+}
+
+// Client makes requests to an agent or a server. Errors of the server keep their kind:
+// errors.IsNotFound and the like recognize them. Its methods may be called concurrently.
+type Client struct {
+	config Config
+	http   http.Client
+}
+
+// NewClient returns a client. It connects on the first request. Close it after use.
+func NewClient(config Config) (*Client, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if config.Name == "" {
+		config.Name = config.URL
+	}
+	return &Client{config: config, http: http.Client{
+		Transport: config.Transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return errors.New("the server redirects to another address")
+		},
+	}}, nil
+}
+
+// Close ends the client's idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Apply converges the agent to a file.
+func (c *Client) Apply(ctx context.Context, args ApplyArgs) (ApplyResult, error) {
+	return post[ApplyResult](ctx, c, "apply", args)
+}
+
+// Storage returns the named storage, or all storage without names.
+func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error) {
+	if len(names) > 0 {
+		result, err := post[StorageList](ctx, c, "find", Names{names})
+		return result.Storage, err
+	}
+	result, err := get[StorageList](ctx, c, "storage")
+	return result.Storage, err
+}
+
+// Attach requests that storage be attached. It, Detach, Remove and Release return when the
+// agent has recorded the request.
+func (c *Client) Attach(ctx context.Context, args AttachArgs) error {
+	_, err := post[struct{}](ctx, c, "attach", args)
+	return err
+}
+
+// Detach requests that storage be detached.
+func (c *Client) Detach(ctx context.Context, names []string) error {
+	return c.change(ctx, "detach", names)
+}
+
+// Remove requests that storage be detached and destroyed.
+func (c *Client) Remove(ctx context.Context, names []string) error {
+	return c.change(ctx, "remove", names)
+}
+
+// Release requests that storage be detached and removed from the state, with its data left in
+// place.
+func (c *Client) Release(ctx context.Context, names []string) error {
+	return c.change(ctx, "release", names)
+}
+
+// Retry requests that failed operations of storage be retried at once; no names mean all
+// storage.
+func (c *Client) Retry(ctx context.Context, names []string) error {
+	return c.change(ctx, "retry", names)
+}
+
+// Format requests that filesystems which could not be made be made whatever their volumes
+// contain.
+func (c *Client) Format(ctx context.Context, names []string) error {
+	return c.change(ctx, "format", names)
+}
+
+// Resize requests that storage grow.
+func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
+	return post[ChangesResult](ctx, c, "resize", args)
+}
+
+// Import takes over an existing object. When it returns, the object belongs to the agent.
+func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, error) {
+	return post[ChangesResult](ctx, c, "import", args)
+}
+
+func (c *Client) change(ctx context.Context, verb string, names []string) error {
+	_, err := post[struct{}](ctx, c, verb, Names{names})
+	return err
+}
+
+// Orphans returns the orphans, and other objects of providers that belong to no storage.
+func (c *Client) Orphans(ctx context.Context) ([]Orphan, error) {
+	result, err := get[OrphanList](ctx, c, "orphans")
+	return result.Orphans, err
+}
+
+// Adopt adds storage for an orphan, detached.
+func (c *Client) Adopt(ctx context.Context, args AdoptArgs) (ChangesResult, error) {
+	return post[ChangesResult](ctx, c, "adopt", args)
+}
+
+// DeleteOrphan destroys an orphan.
+func (c *Client) DeleteOrphan(ctx context.Context, args DeleteOrphanArgs) (DeleteOrphanResult, error) {
+	return post[DeleteOrphanResult](ctx, c, "delete-orphan", args)
+}
+
+// Backup writes the agent's state to a new file.
+func (c *Client) Backup(ctx context.Context, args BackupArgs) (BackupResult, error) {
+	return post[BackupResult](ctx, c, "backup", args)
+}
+
+// Pools returns the pools that directives can name.
+func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
+	result, err := get[PoolList](ctx, c, "pools")
+	return result.Pools, err
+}
+
+// AddPool creates a pool, or replaces one.
+func (c *Client) AddPool(ctx context.Context, args AddPoolArgs) error {
+	_, err := post[struct{}](ctx, c, "pools", args)
+	return err
+}
+
+// RemovePools removes the named pools, all or none.
+func (c *Client) RemovePools(ctx context.Context, names []string) error {
+	return c.change(ctx, "remove-pools", names)
+}
+
+// Machines returns all machines, sorted by name.
+func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
+	result, err := get[MachineList](ctx, c, "machines")
+	return result.Machines, err
+}
+
+// Move requests that storage be detached, and attached to another machine.
+func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
+	return post[MoveResult](ctx, c, "move", args)
+}
+
+// FenceMachine says that a machine is off, or has been restarted.
+func (c *Client) FenceMachine(ctx context.Context, machine string) error {
+	_, err := post[struct{}](ctx, c, "fence-machine", MachineName{machine})
+	return err
+}
+
+// RemoveMachine removes a machine, with the storage that is lost with it.
+func (c *Client) RemoveMachine(ctx context.Context, args RemoveMachineArgs) error {
+	_, err := post[struct{}](ctx, c, "remove-machine", args)
+	return err
+}
+
+// CreateToken creates a token, and returns its text.
+func (c *Client) CreateToken(ctx context.Context, args CreateTokenArgs) (string, error) {
+	result, err := post[TokenText](ctx, c, "tokens", args)
+	return result.Token, err
+}
+
+// Tokens returns the tokens that can be used.
+func (c *Client) Tokens(ctx context.Context) ([]Token, error) {
+	result, err := get[TokenList](ctx, c, "tokens")
+	return result.Tokens, err
+}
+
+// RemoveTokens removes tokens, each named by its ID.
+func (c *Client) RemoveTokens(ctx context.Context, ids []string) error {
+	return c.change(ctx, "remove-tokens", ids)
+}
+
+// Report returns the reports of the agent's workers.
+func (c *Client) Report(ctx context.Context) (map[string]any, error) {
+	result, err := get[Report](ctx, c, "report")
+	return result.Report, err
+}
+
+// Watch calls each with all of the named storage (without names, with all storage), then with
+// changes, until the context ends, each fails, or the agent stops. It never returns nil.
+func (c *Client) Watch(ctx context.Context, names []string, each func(Event) error) error {
+	response, err := c.do(ctx, http.MethodPost, "watch", Names{names})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	decoder := json.NewDecoder(response.Body)
+	for {
+		var line Line
+		err := decoder.Decode(&line)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return errors.Errorf("the agent at %s has stopped", c.config.Name)
+		case err != nil:
+			return errors.Annotate(err, "reading the agent's answer")
+		case line.Error != nil:
+			return line.Error.err()
+		}
+		if err := each(line.Event); err != nil {
+			return err
+		}
+	}
+}
+
+func get[R any](ctx context.Context, c *Client, path string) (R, error) {
+	return call[R](ctx, c, http.MethodGet, path, nil)
+}
+
+func post[R any](ctx context.Context, c *Client, path string, args any) (R, error) {
+	return call[R](ctx, c, http.MethodPost, path, args)
+}
+
+func call[R any](ctx context.Context, c *Client, method, path string, args any) (R, error) {
+	var result R
+	response, err := c.do(ctx, method, path, args)
+	if err != nil {
+		return result, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusNoContent {
+		return result, nil
+	}
+	return result, c.decode(ctx, response, &result)
+}
+
+func (c *Client) decode(ctx context.Context, response *http.Response, into any) error {
+	err := json.NewDecoder(response.Body).Decode(into)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return c.noResponseError()
+	}
+	return errors.Annotate(err, "reading the agent's answer")
+}
+
+// noResponseError returns the error for a request that may have been carried out.
+func (c *Client) noResponseError() error {
+	return errors.Errorf("the agent at %s stopped before it answered", c.config.Name)
+}
+
+// do makes a request. args is the body, nil for none. The error is that of the server, if it
+// answers with one.
+func (c *Client) do(ctx context.Context, method, path string, args any) (*http.Response, error) {
+	var body []byte
+	if args != nil {
+		var err error
+		if body, err = json.Marshal(args); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	if len(body) > MaxRequest {
+		// The server would return the same error, but the connection could break before it
+		// arrives.
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("request of %d bytes is too large: the agent accepts at most %d", len(body), MaxRequest))
+	}
+	// net/http has many errors for a connection that ends, most of them without an exported
+	// name.
+	var connected, answered atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	})
+	request, err := http.NewRequestWithContext(traced, method, c.config.URL+"/v1/"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if args != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := c.http.Do(request)
+	switch {
+	case err == nil && response.StatusCode < http.StatusMultipleChoices:
+		return response, nil
+	case err == nil:
+		defer func() { _ = response.Body.Close() }()
+		var problem Problem
+		if err := c.decode(ctx, response, &problem); err != nil {
+			return nil, errors.Annotatef(err, "the agent at %s answers with %s", c.config.Name, response.Status)
+		}
+		return nil, problem.err()
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	if c.config.ConnectError != nil {
+		if described := c.config.ConnectError(err); described != nil {
+			return nil, described
+		}
+	}
+	if connected.Load() && !answered.Load() {
+		return nil, c.noResponseError()
+	}
+	return nil, errors.Annotatef(cause(err), "asking the agent at %s", c.config.Name)
+}
+
+// cause returns the error of the operation that a request failed with, without the method, the URL
+// and the address, which the messages here already have.
+func cause(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

@@ -1,0 +1,72 @@
+package userapi
+
+import (
+	"context"
+
+	"github.com/stowage-io/stowage/api/user"
+)
+
+// Backend carries out the requests of clients. Its methods may be called concurrently and
+// return when their context ends.
+type Backend interface {
+	// Apply converges to a file.
+	Apply(context.Context, user.ApplyArgs) (user.ApplyResult, error)
+	// Storage returns the named storage, or all storage if no name is given. The error
+	// satisfies errors.IsNotFound if a name is not known.
+	Storage(ctx context.Context, names []string) ([]user.Storage, error)
+	// Watch calls send with all of the named storage (without names, with all storage), then
+	// with changes. It returns when the context ends or send fails. A name that is not known
+	// is not an error: the storage may be added later, or may have been removed.
+	Watch(ctx context.Context, names []string, send func(user.Event) error) error
+	// Attach, Detach and Remove request that the named storage be attached, detached, or
+	// detached and destroyed. They return when the request is recorded, not when it is carried
+	// out. If a name is not known, they return an error and change nothing.
+	Attach(context.Context, user.AttachArgs) error
+	Detach(ctx context.Context, names []string) error
+	Remove(ctx context.Context, names []string) error
+	// Release requests that the named storage be detached and removed from the state, with its
+	// data left in place.
+	Release(ctx context.Context, names []string) error
+	// Retry requests that failed operations of the named storage, or of all storage if no name
+	// is given, be retried at once.
+	Retry(ctx context.Context, names []string) error
+	// Format requests that the filesystems of storage, each named by its full name, be made
+	// whatever their volumes contain.
+	Format(ctx context.Context, names []string) error
+	// Resize requests that storage grow. It returns when the request is recorded, not when it
+	// is carried out.
+	Resize(context.Context, user.ResizeArgs) (user.ChangesResult, error)
+	// Import takes over an existing object as storage, which is then attached. If it is
+	// interrupted, repeating the call completes it.
+	Import(context.Context, user.ImportArgs) (user.ChangesResult, error)
+	// Orphans returns the orphans, and other objects of providers that belong to no storage.
+	// It scans twice, some seconds apart, before it reports an object as an orphan.
+	Orphans(context.Context) ([]user.Orphan, error)
+	// Adopt adds storage for an orphan, detached.
+	Adopt(context.Context, user.AdoptArgs) (user.ChangesResult, error)
+	// DeleteOrphan destroys an orphan.
+	DeleteOrphan(context.Context, user.DeleteOrphanArgs) (user.DeleteOrphanResult, error)
+	// Backup writes the state to a new file.
+	Backup(context.Context, user.BackupArgs) (user.BackupResult, error)
+	Pools(context.Context) ([]user.Pool, error)
+	// AddPool creates a pool, or replaces one, for storage that is added from then on.
+	AddPool(context.Context, user.AddPoolArgs) error
+	// RemovePools removes the named pools, all or none.
+	RemovePools(ctx context.Context, names []string) error
+	// Machines returns all machines, sorted by name.
+	Machines(context.Context) ([]user.Machine, error)
+	// Move requests that storage be detached, and attached to another machine.
+	Move(context.Context, user.MoveArgs) (user.MoveResult, error)
+	// FenceMachine says that the machine is off, or has been restarted.
+	FenceMachine(ctx context.Context, machine string) error
+	// RemoveMachine removes a machine, with the storage that is lost with it.
+	RemoveMachine(context.Context, user.RemoveMachineArgs) error
+	// CreateToken creates a token, and returns its text, which is kept nowhere.
+	CreateToken(context.Context, user.CreateTokenArgs) (string, error)
+	// Tokens returns the tokens that can be used.
+	Tokens(context.Context) ([]user.Token, error)
+	// RemoveTokens removes tokens, each named by its ID.
+	RemoveTokens(ctx context.Context, ids []string) error
+	// Report returns the reports of the agent's workers.
+	Report(context.Context) (map[string]any, error)
+}

@@ -1,0 +1,212 @@
+// Package userapitest has a backend for tests of those who serve or use the requests of users.
+package userapitest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stowage-io/stowage/api/user"
+)
+
+// Backend answers from its fields, and records the calls.
+type Backend struct {
+	// Storages is what Storage returns, and Err the error of all calls.
+	Storages []user.Storage
+	Err      error
+	// Events are those of Watch, which returns when the channel is closed. Watching receives when
+	// Watch begins, and when it ends.
+	Events   chan user.Event
+	Watching chan string
+
+	mu    sync.Mutex
+	calls []string
+}
+
+// Calls returns the calls.
+func (b *Backend) Calls() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.calls)
+}
+
+func (b *Backend) record(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, fmt.Sprintf(format, args...))
+}
+
+// Apply implements userapi.Backend.
+func (b *Backend) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyResult, error) {
+	b.record("apply %s %q %v", args.File, args.Content, args.DryRun)
+	return user.ApplyResult{
+		Changes: []user.Change{{Action: user.ActionAdd, Item: "storage", Name: "data", Detail: "x"}},
+		Names:   []string{"data"},
+	}, b.Err
+}
+
+// Storage implements userapi.Backend.
+func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
+	b.record("storage %q", names)
+	return b.Storages, b.Err
+}
+
+// Watch implements userapi.Backend.
+func (b *Backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
+	b.record("watch %q", names)
+	b.Watching <- "begun"
+	defer func() { b.Watching <- "ended" }()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, ok := <-b.Events:
+			if !ok {
+				return b.Err
+			}
+			if err := send(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Attach implements userapi.Backend.
+func (b *Backend) Attach(_ context.Context, args user.AttachArgs) error {
+	b.record("attach %+v", args)
+	return b.Err
+}
+
+// Machines implements userapi.Backend.
+func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
+	b.record("machines")
+	return []user.Machine{{Name: "web", Number: "1", Status: user.MachineUp, LastSeen: time.Unix(1e9, 0).UTC()}}, b.Err
+}
+
+// Move implements userapi.Backend.
+func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, error) {
+	b.record("move %+v", args)
+	return user.MoveResult{Machine: "web"}, b.Err
+}
+
+// FenceMachine implements userapi.Backend.
+func (b *Backend) FenceMachine(_ context.Context, machine string) error {
+	b.record("fence-machine %s", machine)
+	return b.Err
+}
+
+// RemoveMachine implements userapi.Backend.
+func (b *Backend) RemoveMachine(_ context.Context, args user.RemoveMachineArgs) error {
+	b.record("remove-machine %+v", args)
+	return b.Err
+}
+
+// CreateToken implements userapi.Backend.
+func (b *Backend) CreateToken(_ context.Context, args user.CreateTokenArgs) (string, error) {
+	b.record("create-token %+v", args)
+	return "a.b.c", b.Err
+}
+
+// Tokens implements userapi.Backend.
+func (b *Backend) Tokens(context.Context) ([]user.Token, error) {
+	b.record("tokens")
+	return []user.Token{{ID: "b", Uses: 1}}, b.Err
+}
+
+// RemoveTokens implements userapi.Backend.
+func (b *Backend) RemoveTokens(_ context.Context, ids []string) error {
+	b.record("remove-tokens %q", ids)
+	return b.Err
+}
+
+// Detach implements userapi.Backend.
+func (b *Backend) Detach(_ context.Context, names []string) error {
+	b.record("detach %q", names)
+	return b.Err
+}
+
+// Remove implements userapi.Backend.
+func (b *Backend) Remove(_ context.Context, names []string) error {
+	b.record("remove %q", names)
+	return b.Err
+}
+
+// Release implements userapi.Backend.
+func (b *Backend) Release(_ context.Context, names []string) error {
+	b.record("release %q", names)
+	return b.Err
+}
+
+// Retry implements userapi.Backend.
+func (b *Backend) Retry(_ context.Context, names []string) error {
+	b.record("retry %q", names)
+	return b.Err
+}
+
+// Format implements userapi.Backend.
+func (b *Backend) Format(_ context.Context, names []string) error {
+	b.record("format %q", names)
+	return b.Err
+}
+
+// Orphans implements userapi.Backend.
+func (b *Backend) Orphans(context.Context) ([]user.Orphan, error) {
+	b.record("orphans")
+	return []user.Orphan{{Name: "lost", State: user.OrphanLost}}, b.Err
+}
+
+// Adopt implements userapi.Backend.
+func (b *Backend) Adopt(_ context.Context, args user.AdoptArgs) (user.ChangesResult, error) {
+	b.record("adopt %+v", args)
+	return user.ChangesResult{Changes: []user.Change{{Action: "x", Name: "data"}}}, b.Err
+}
+
+// DeleteOrphan implements userapi.Backend.
+func (b *Backend) DeleteOrphan(_ context.Context, args user.DeleteOrphanArgs) (user.DeleteOrphanResult, error) {
+	b.record("delete-orphan %+v", args)
+	return user.DeleteOrphanResult{Deleted: []user.Orphan{{Name: "lost", State: user.OrphanLost}}, Until: time.Unix(1e9, 0).UTC()}, b.Err
+}
+
+// Backup implements userapi.Backend.
+func (b *Backend) Backup(_ context.Context, args user.BackupArgs) (user.BackupResult, error) {
+	b.record("backup %+v", args)
+	return user.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.Err
+}
+
+// Resize implements userapi.Backend.
+func (b *Backend) Resize(_ context.Context, args user.ResizeArgs) (user.ChangesResult, error) {
+	b.record("resize %+v", args)
+	return user.ChangesResult{Changes: []user.Change{{Action: "x", Name: "data"}}}, b.Err
+}
+
+// Import implements userapi.Backend.
+func (b *Backend) Import(_ context.Context, args user.ImportArgs) (user.ChangesResult, error) {
+	b.record("import %+v", args)
+	return user.ChangesResult{Changes: []user.Change{{Action: "x", Name: "data"}}}, b.Err
+}
+
+// Pools implements userapi.Backend.
+func (b *Backend) Pools(context.Context) ([]user.Pool, error) {
+	b.record("pools")
+	return []user.Pool{{Name: "loop", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}}}, b.Err
+}
+
+// AddPool implements userapi.Backend.
+func (b *Backend) AddPool(_ context.Context, args user.AddPoolArgs) error {
+	b.record("add pool %+v", args)
+	return b.Err
+}
+
+// RemovePools implements userapi.Backend.
+func (b *Backend) RemovePools(_ context.Context, names []string) error {
+	b.record("remove pools %q", names)
+	return b.Err
+}
+
+// Report implements userapi.Backend.
+func (b *Backend) Report(context.Context) (map[string]any, error) {
+	b.record("report")
+	return map[string]any{"state": "started"}, b.Err
+}

@@ -1,0 +1,87 @@
+package userapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/api/user"
+)
+
+var problemType = reflect.TypeFor[user.Problem]()
+
+func (h *Handler) registerWatch() {
+	operation := h.operation(http.MethodPost, "watch", toRead, "Follow storage")
+	operation.Description += " The answer has a line for each event. The first has all of the named storage (without names, all " +
+		"storage), the others what has changed. A line with an error is the last."
+	lines := h.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[user.Line](), true, "")
+	operation.Responses["200"] = &huma.Response{
+		Description: "A stream of JSON objects, one a line",
+		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: lines}},
+	}
+	huma.Register(h.api, operation, func(_ context.Context, args *body[user.Names]) (*huma.StreamResponse, error) {
+		select {
+		case h.streams <- struct{}{}:
+		default:
+			return nil, problemOf(errors.Errorf("%d clients are watching already: try again when one has ended", maxStreams))
+		}
+		return &huma.StreamResponse{Body: func(ctx huma.Context) {
+			defer func() { <-h.streams }()
+			r, w := humago.Unwrap(ctx)
+			h.watch(w, r, args.Body.Names)
+		}}, nil
+	})
+}
+
+func (h *Handler) watch(w http.ResponseWriter, r *http.Request, names []string) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	controller, encoder := http.NewResponseController(w), json.NewEncoder(w)
+	send := func(line user.Line) error {
+		if err := encoder.Encode(line); err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(controller.Flush())
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	var checks sync.WaitGroup
+	checks.Go(func() { h.checkCaller(ctx, cancel, r) })
+	err := h.config.Backend.Watch(ctx, names, func(event user.Event) error {
+		return send(user.Line{Event: event})
+	})
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	checks.Wait()
+	if err != nil && r.Context().Err() == nil {
+		_ = send(user.Line{Error: user.NewProblem(err)}) // a client that has disconnected does not need it
+	}
+}
+
+// checkCaller ends a request when its caller may not make it any more.
+func (h *Handler) checkCaller(ctx context.Context, end context.CancelCauseFunc, r *http.Request) {
+	ticker := time.NewTicker(h.config.CheckInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			caller, err := h.config.Caller(r)
+			if err == nil {
+				err = toRead.check(caller)
+			}
+			if err != nil {
+				end(err)
+				return
+			}
+		}
+	}
+}

@@ -85,6 +85,9 @@ func CheckStore(store kv.Store) (problems []string) {
 			case strings.HasPrefix(key, tokenPrefix):
 				_, err := decodeAt[tokenRecord](key, data)
 				return err
+			case strings.HasPrefix(key, userPrefix):
+				_, err := decodeAt[userRecord](key, data)
+				return err
 			case strings.HasPrefix(key, "session/"):
 				_, err := decodeAt[sessionRecord](key, data)
 				return err

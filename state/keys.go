@@ -27,10 +27,14 @@ const (
 	importPrefix   = "importing/"
 	tokenPrefix    = "token/"
 	authorityKey   = "authority"
+	userPrefix     = "user/"
 )
 
 // tokenKey is the key of a token, by its ID.
 func tokenKey(id string) string { return tokenPrefix + id }
+
+// userKey is the key of a user, by name.
+func userKey(name string) string { return userPrefix + name }
 
 // sequenceKey is the key of the next number of volumes, filesystems or machines.
 func sequenceKey(kind string) string { return "sequence/" + kind }

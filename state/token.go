@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,15 +149,15 @@ func (st *State) RemoveExpiredTokens() error {
 	return errors.Annotate(err, "removing expired tokens")
 }
 
-// useToken uses up one use of a token, and returns it. The error does not say what is wrong with
+// useToken uses up one use of a token with one of the roles, and returns it. The error does not say what is wrong with
 // a token that is not valid.
-func (tx *txn) useToken(text string, want role.Value) (*tokenRecord, error) {
+func (tx *txn) useToken(text string, want ...role.Value) (*tokenRecord, error) {
 	id, secret, _ := strings.Cut(text, ".")
 	record, ok := read[tokenRecord](&tx.reader, tokenKey(id))
 	same := subtle.ConstantTimeCompare(record.Secret, hashSecret(secret)) == 1
-	if !ok || !same || record.Role != want || !tx.now.Before(record.Expires) {
+	if !ok || !same || !slices.Contains(want, record.Role) || !tx.now.Before(record.Expires) {
 		return nil, errors.NewUnauthorized(nil, fmt.Sprintf(
-			"the token is not valid for role %s: it may have expired, or been used before", want))
+			"the token is not valid for role %s: it may have expired, or been used before", joinRoles(want)))
 	}
 	record.Uses--
 	if record.Uses == 0 {
@@ -167,8 +168,16 @@ func (tx *txn) useToken(text string, want role.Value) (*tokenRecord, error) {
 	return &record, nil
 }
 
-// UseToken uses up one use of a token with the role, which must be another than that of machines:
-// see [State.Enrol]. The error satisfies errors.IsUnauthorized if the token is not valid.
+func joinRoles(roles []role.Value) string {
+	texts := make([]string, len(roles))
+	for i, r := range roles {
+		texts[i] = string(r)
+	}
+	return strings.Join(texts, " or ")
+}
+
+// UseToken uses up one use of a token with role server. See [State.Enrol] and [State.EnrolUser] for
+// others. The error satisfies errors.IsUnauthorized if the token is not valid.
 func (st *State) UseToken(token string, want role.Value) error {
 	return st.update(func(tx *txn) error {
 		_, err := tx.useToken(token, want)

@@ -20,6 +20,15 @@ import (
 // ends or the server refuses. After a crash, enrolling again with the same token, name and key
 // succeeds. config.TLS is not used: the token says which server to trust.
 func Enrol(ctx context.Context, config Config, token trust.Token, name string, key crypto.PublicKey) (certificate, ca []byte, err error) {
+	return enrol(ctx, config, token, "enrolling", agentwire.EnrolPath, name, key)
+}
+
+// LogIn is [Enrol] for a user with the name.
+func LogIn(ctx context.Context, config Config, token trust.Token, name string, key crypto.PublicKey) (certificate, ca []byte, err error) {
+	return enrol(ctx, config, token, "logging in", agentwire.LoginPath, name, key)
+}
+
+func enrol(ctx context.Context, config Config, token trust.Token, what, path, name string, key crypto.PublicKey) (certificate, ca []byte, err error) {
 	if err := config.Validate(); err != nil {
 		return nil, nil, errors.Trace(err)
 	}
@@ -27,8 +36,7 @@ func Enrol(ctx context.Context, config Config, token trust.Token, name string, k
 	if err != nil {
 		return nil, nil, errors.Annotate(err, "encoding the public key")
 	}
-	what := "enrolling"
-	result, ca, err := admit[agentwire.CertificateResult](ctx, config, token, what, agentwire.EnrolPath,
+	result, ca, err := admit[agentwire.CertificateResult](ctx, config, token, what, path,
 		agentwire.EnrolRequest{Token: token.Secret, Name: name, Key: der})
 	return []byte(result.Certificate), ca, errors.Trace(err)
 }
@@ -106,4 +114,16 @@ func (c *Client) Renew(ctx context.Context, key crypto.PublicKey) ([]byte, error
 	}
 	result, err := request[agentwire.CertificateResult](ctx, c, agentwire.CertificatePath, agentwire.CertificateRequest{Key: der})
 	return []byte(result.Certificate), errors.Annotate(err, "renewing the certificate")
+}
+
+// RenewUser returns a new certificate, in PEM, for the user whose current one config.TLS has. It
+// makes one attempt.
+func RenewUser(ctx context.Context, config Config, key crypto.PublicKey) ([]byte, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	config = config.withDefaults()
+	c := &Client{config: config, http: http.Client{Transport: config.transport, CheckRedirect: refuseRedirect}}
+	defer c.http.CloseIdleConnections()
+	return c.Renew(ctx, key)
 }

@@ -124,6 +124,7 @@ func New(config Config) (*Handler, error) {
 		return nil, errors.Trace(err)
 	}
 	h.routes.Handle("POST "+agentwire.EnrolPath, answer(h, h.enrol))
+	h.routes.Handle("POST "+agentwire.LoginPath, answer(h, h.logIn))
 	h.routes.Handle("POST "+agentwire.JoinPath, answer(h, h.join))
 	h.routes.Handle("POST "+agentwire.CertificatePath, answer(h, h.renew))
 	h.routes.Handle("POST "+agentwire.OpenSessionPath, answer(h, h.openSession))
@@ -131,6 +132,14 @@ func New(config Config) (*Handler, error) {
 	h.routes.Handle(agentwire.Prefix, h.api)
 	h.routes.HandleFunc(agentwire.Prefix+agentwire.StreamMethod, h.stream)
 	return h, nil
+}
+
+// Paths returns the patterns, as http.ServeMux has them, of the requests that the handler serves.
+func Paths() []string {
+	return []string{
+		agentwire.EnrolPath, agentwire.LoginPath, agentwire.JoinPath, agentwire.CertificatePath,
+		agentwire.OpenSessionPath, agentwire.ConfirmSessionPath, agentwire.Prefix,
+	}
 }
 
 // Suspend ends all streams, and lets no stream begin until Resume is called: the server is no longer
@@ -170,13 +179,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.routes.S
 // enrolment returns the enrolment of the agent whose certificate came with a request. The error
 // satisfies errors.IsUnauthorized unless it is admitted.
 func (h *Handler) enrolment(r *http.Request) (state.Enrolment, error) {
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return state.Enrolment{}, errors.NewUnauthorized(nil, "a certificate is needed")
-	}
-	identity, err := trust.IdentityOf(r.TLS.VerifiedChains[0][0])
+	identity, err := identityOf(r)
 	switch {
 	case err != nil:
-		return state.Enrolment{}, errors.NewUnauthorized(err, "the certificate")
+		return state.Enrolment{}, errors.Trace(err)
 	case identity.Role != role.Machine || !names.IsValidMachine(identity.ID):
 		return state.Enrolment{}, errors.NewUnauthorized(nil, fmt.Sprintf("the certificate is that of %s, not of a machine", identity))
 	}
@@ -269,7 +275,7 @@ func (h *Handler) enrol(_ *http.Request, args agentwire.EnrolRequest) (agentwire
 		return agentwire.CertificateResult{}, errors.Trace(err)
 	}
 	h.config.Logger.Infof("machine %s is enrolled as machine %s", args.Name, enrolled.Machine.Id())
-	return h.issue(enrolled, key)
+	return h.issue(machineIdentity(enrolled), key)
 }
 
 // join gives the authority to a server that has a token: the sender knows by the token that this is
@@ -292,15 +298,14 @@ func (h *Handler) renew(r *http.Request, args agentwire.CertificateRequest) (age
 	if err != nil {
 		return agentwire.CertificateResult{}, errors.Trace(err)
 	}
-	enrolled, err := h.enrolment(r)
+	identity, err := h.admitted(r)
 	if err != nil {
 		return agentwire.CertificateResult{}, errors.Trace(err)
 	}
-	return h.issue(enrolled, key)
+	return h.issue(identity, key)
 }
 
-func (h *Handler) issue(e state.Enrolment, key *ecdsa.PublicKey) (agentwire.CertificateResult, error) {
-	identity := trust.Identity{Role: role.Machine, ID: e.Machine.Id(), Enrolment: e.Number}
+func (h *Handler) issue(identity trust.Identity, key *ecdsa.PublicKey) (agentwire.CertificateResult, error) {
 	certificate, err := h.config.CA.Issue(key, identity, h.config.Clock.Now())
 	return agentwire.CertificateResult{Certificate: string(certificate)}, errors.Trace(err)
 }

@@ -639,7 +639,7 @@ func TestRequests(t *testing.T) {
 		}
 		return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
 	}
-	admin := client(w.credentials(trust.Identity{Role: role.Admin, ID: "u1"}), true)
+	admin := client(w.credentials(trust.Identity{Role: role.Admin, ID: "u1", Enrolment: 1}), true)
 	machine := client(web.credentials, true)
 	gone := client(w.credentials(trust.Identity{Role: role.Machine, ID: "77", Enrolment: 1}), true)
 	nobody := client(trust.Credentials{}, false)

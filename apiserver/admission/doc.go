@@ -8,14 +8,18 @@
 // {"error": …}, and with the same statuses.
 //
 //	/v1/enrol            {"token": SECRET, "name": NAME, "key": KEY} → {"certificate": PEM}
+//	/v1/login            {"token": SECRET, "name": NAME, "key": KEY} → {"certificate": PEM}
+//	/v1/join             {"token": SECRET} → {"key": PEM}
 //	/v1/certificate      {"key": KEY} → {"certificate": PEM}
 //	/v1/session          {"secret": SECRET, "boot-id": ID, "started": BOOL} → {"number": NUMBER, "secret": SECRET}
 //	/v1/session/confirm  {"number": NUMBER} → {}
 //	/v1/agent/METHOD     see package agentapi; with the header Stowage-Session: NUMBER
 //
-// KEY is the agent's public key (PKIX, DER, in base64). All but the first need the certificate.
+// KEY is the agent's public key (PKIX, DER, in base64). All but the first three need the certificate.
 // An agent that gets no answer repeats its request: enrolling again with the same token and the
-// same key has no further effect.
+// same key has no further effect. Users log in as agents enrol, and renew their certificates alike;
+// their other requests are those of package apiserver/userapi, which asks [Handler.User] for the
+// user.
 //
 // # Sessions
 //

@@ -15,9 +15,9 @@ import (
 // Identity is the owner of a certificate.
 type Identity struct {
 	Role role.Value
-	// ID is the number of a machine, the name of a server, or the ID of a user.
+	// ID is the number of a machine, or the name of a server or a user.
 	ID string
-	// Enrolment is the number of the machine's enrolment, or 0 for another role.
+	// Enrolment is the number of the machine's or the user's enrolment, or 0 for a server.
 	Enrolment uint64
 }
 
@@ -31,7 +31,7 @@ func (i Identity) subject() (pkix.Name, error) {
 	if err := i.Role.Validate(); err != nil {
 		return pkix.Name{}, errors.Trace(err)
 	}
-	if i.ID == "" || (i.Role == role.Machine) != (i.Enrolment > 0) {
+	if i.ID == "" || (i.Role == role.Server) != (i.Enrolment == 0) {
 		return pkix.Name{}, errors.NotValidf("identity %+v", i)
 	}
 	subject := pkix.Name{Organization: []string{organization + string(i.Role)}, CommonName: i.ID}

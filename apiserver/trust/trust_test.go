@@ -98,7 +98,7 @@ var (
 // A server and a machine of one authority know each other's identity.
 func TestConnection(t *testing.T) {
 	ca := newCA(t)
-	for _, identity := range []trust.Identity{aMachine, {Role: role.Admin, ID: "u1"}, {Role: role.Viewer, ID: "u2"}} {
+	for _, identity := range []trust.Identity{aMachine, {Role: role.Admin, ID: "u1", Enrolment: 3}, {Role: role.Viewer, ID: "u2", Enrolment: 1<<64 - 1}} {
 		here, there, err, serverErr := connect(t, serverConfig(t, issue(t, ca, aServer), at(now)), clientConfig(t, issue(t, ca, identity), at(now)))
 		if err != nil || serverErr != nil {
 			t.Fatal(err, serverErr)
@@ -213,7 +213,7 @@ func TestIdentityForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, identity := range []trust.Identity{
-		{}, {Role: "root", ID: "0"}, {Role: role.Machine, ID: "7"}, {Role: role.Admin, ID: "u", Enrolment: 1}, {Role: role.Server},
+		{}, {Role: "root", ID: "0"}, {Role: role.Machine, ID: "7"}, {Role: role.Admin, ID: "u"}, {Role: role.Server}, {Role: role.Server, ID: "s", Enrolment: 1},
 	} {
 		if _, err := ca.Issue(key.Public(), identity, now); !errors.Is(err, errors.NotValid) {
 			t.Errorf("a certificate for %+v: %v", identity, err)

@@ -4,6 +4,7 @@ package agentwire
 // by an [Answer].
 const (
 	EnrolPath          = "/v1/enrol"
+	LoginPath          = "/v1/login"
 	JoinPath           = "/v1/join"
 	CertificatePath    = "/v1/certificate"
 	OpenSessionPath    = "/v1/session"
@@ -13,13 +14,13 @@ const (
 // SessionHeader is the header of all requests in a session: its number, in decimal.
 const SessionHeader = "Stowage-Session"
 
-// EnrolRequest is the body of a request to [EnrolPath], which needs no certificate.
+// EnrolRequest is the body of a request to [EnrolPath] or [LoginPath], which need no certificate.
 type EnrolRequest struct {
 	// Token is the secret part of a token.
 	Token string `json:"token"`
-	// Name is that of the machine.
+	// Name is that of the machine or the user.
 	Name string `json:"name"`
-	// Key is the agent's public key, as PKIX in DER.
+	// Key is the agent's or the user's public key, as PKIX in DER.
 	Key []byte `json:"key"`
 }
 
@@ -36,15 +37,15 @@ type JoinResult struct {
 	Key string `json:"key"`
 }
 
-// CertificateRequest is the body of a request to [CertificatePath], by which an agent renews its
-// certificate.
+// CertificateRequest is the body of a request to [CertificatePath], by which an agent or a user
+// renews the certificate.
 type CertificateRequest struct {
 	Key []byte `json:"key"`
 }
 
-// CertificateResult is the result of [EnrolPath] and [CertificatePath].
+// CertificateResult is the result of [EnrolPath], [LoginPath] and [CertificatePath].
 type CertificateResult struct {
-	// Certificate is the agent's certificate in PEM.
+	// Certificate is the certificate in PEM.
 	Certificate string `json:"certificate"`
 }
 

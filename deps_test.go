@@ -154,6 +154,22 @@ var rules = []rule{{
 	unless:   []string{"./worker"},
 	reason:   "an agent of others links the client, and no worker, provider or state with it",
 }, {
+	packages: []string{"./api/user"},
+	never:    []string{"./...", "github.com/danielgtaylor/huma/..."},
+	unless:   []string{"./apiserver/params", "./core/..."},
+	direct:   true,
+	reason:   "a program that uses the API links its types and a client, and nothing else",
+}, {
+	packages: []string{"./..."},
+	but:      []string{"./apiserver/userapi", "./cmd/..."},
+	never:    []string{"github.com/danielgtaylor/huma/..."},
+	reason:   "only the server's side of the API of users needs the framework",
+}, {
+	packages: []string{"./apiserver/userapi"},
+	never:    []string{"./state/...", "./worker/...", "./storage/...", "./cmd/..."},
+	unless:   []string{"./storage"},
+	reason:   "it serves any backend",
+}, {
 	packages: []string{"./internal/agentwire"},
 	never:    []string{"./..."},
 	unless:   []string{"./apiserver/params", "./core/...", "./storage"},

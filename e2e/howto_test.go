@@ -126,20 +126,44 @@ func TestMachinesHowTo(t *testing.T) {
 	}
 	disks := newProgram(m)
 	page{
-		name: "howto/machines.md", blocks: 8,
+		name: "howto/machines.md", blocks: 11,
 		prelude: `set -m
+unset STOWAGE_DIR XDG_CONFIG_HOME
+export HOME=$DIR/home
 SERVER=$DIR/server WEB=$DIR/web DB=$DIR/db
 trap 'cat "$DIR"/*.log' ERR
 `,
 		after: map[int]string{
-			4: "echo precious >\"$DIR/mnt/orders/x\"\n",
-			5: "test \"$(cat \"$DIR/mnt/orders/x\")\" = precious\n",
-			6: "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
-			7: "grep -q . \"$DIR/token-web\"\n",
+			4:  "echo precious >\"$DIR/mnt/orders/x\"\n",
+			5:  "test \"$(cat \"$DIR/mnt/orders/x\")\" = precious\n",
+			6:  "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
+			8:  "if test -e \"$HOME/.config/stowage/contexts/prod.yaml\"; then exit 1; fi\n",
+			10: "grep -q . \"$DIR/token-web\"\n",
 		},
 		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "127.0.0.1:7117", address,
 		"/opt/disks", filepath.Join(disks.dir, "program"))
+}
+
+func TestAPIPage(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil && os.Getenv("STOWAGE_REQUIRE_ROOT") != "1" {
+		t.Skip("the commands of the page need curl")
+	}
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: block}")
+	page{
+		name: "reference/api.md", blocks: 1, prelude: howtoPrelude[:strings.Index(howtoPrelude, "service stowage start")] + `
+service stowage start
+stowage apply -f "$SPEC" --wait
+DIR=$STOWAGE_DIR
+`,
+		postlude: `stowage detach data --wait
+test "$(stowage status -o json | grep -c '"status": "detached"')" = 1
+stowage remove data --wait
+DIR=${STOWAGE_DIR%/*}
+service stowage stop
+`,
+	}.run(t, m)
 }
 
 func TestServersHowTo(t *testing.T) {

@@ -213,6 +213,17 @@ func (c *Client) RemoveTokens(ctx context.Context, ids []string) error {
 	return c.change(ctx, "remove-tokens", ids)
 }
 
+// Users returns the users with a certificate.
+func (c *Client) Users(ctx context.Context) ([]User, error) {
+	result, err := get[UserList](ctx, c, "users")
+	return result.Users, err
+}
+
+// RemoveUsers removes users, all or none. Their certificates are worthless from then on.
+func (c *Client) RemoveUsers(ctx context.Context, names []string) error {
+	return c.change(ctx, "remove-users", names)
+}
+
 // Report returns the reports of the agent's workers.
 func (c *Client) Report(ctx context.Context) (map[string]any, error) {
 	result, err := get[Report](ctx, c, "report")

@@ -161,6 +161,19 @@ type Token struct {
 	Uses    int       `json:"uses" yaml:"uses"`
 }
 
+// User is a user who may make requests, with a certificate.
+type User struct {
+	Name string `json:"name" yaml:"name"`
+	Role string `json:"role" yaml:"role"`
+	// Enrolled is when the user logged in for the first time.
+	Enrolled time.Time `json:"enrolled" yaml:"enrolled"`
+}
+
+// UserList is a list of users.
+type UserList struct {
+	Users []User `json:"users"`
+}
+
 // ImportArgs names the object to import.
 type ImportArgs struct {
 	Name string `json:"name"`

@@ -67,6 +67,10 @@ type Backend interface {
 	Tokens(context.Context) ([]user.Token, error)
 	// RemoveTokens removes tokens, each named by its ID.
 	RemoveTokens(ctx context.Context, ids []string) error
+	// Users returns the users with a certificate.
+	Users(context.Context) ([]user.User, error)
+	// RemoveUsers removes users, all or none.
+	RemoveUsers(ctx context.Context, names []string) error
 	// Report returns the reports of the agent's workers.
 	Report(context.Context) (map[string]any, error)
 }

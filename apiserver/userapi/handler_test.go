@@ -50,12 +50,12 @@ func TestRoles(t *testing.T) {
 	const read, change, host = "read", "change", "host"
 	for _, op := range []struct{ method, name, body, needs string }{
 		{"GET", "storage", "", read}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "pools", "", read},
-		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read},
+		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
 		{"POST", "move", "{}", change}, {"POST", "adopt", "{}", change}, {"POST", "delete-orphan", "{}", change}, {"POST", "pools", "{}", change},
 		{"POST", "remove-pools", "{}", change}, {"POST", "fence-machine", "{}", change}, {"POST", "remove-machine", "{}", change},
-		{"POST", "tokens", "{}", change}, {"POST", "remove-tokens", "{}", change},
+		{"POST", "tokens", "{}", change}, {"POST", "remove-tokens", "{}", change}, {"POST", "remove-users", "{}", change},
 		{"POST", "import", "{}", host}, {"POST", "backup", "{}", host},
 	} {
 		for name, caller := range map[string]userapi.Caller{
@@ -75,7 +75,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 27 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 29 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

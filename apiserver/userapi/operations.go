@@ -71,6 +71,11 @@ func (h *Handler) register() {
 		return user.TokenList{Tokens: tokens}, err
 	})
 	tellNames(h, "remove-tokens", "Remove tokens, each named by its ID", b.RemoveTokens)
+	read(h, "users", "List the users with a certificate", func(ctx context.Context) (user.UserList, error) {
+		users, err := b.Users(ctx)
+		return user.UserList{Users: users}, err
+	})
+	tellNames(h, "remove-users", "Remove users, all or none", b.RemoveUsers)
 	read(h, "report", "Show what the workers are doing", func(ctx context.Context) (user.Report, error) {
 		report, err := b.Report(ctx)
 		return user.Report{Report: report}, err

@@ -121,6 +121,18 @@ func (b *Backend) RemoveTokens(_ context.Context, ids []string) error {
 	return b.Err
 }
 
+// Users implements userapi.Backend.
+func (b *Backend) Users(context.Context) ([]user.User, error) {
+	b.record("users")
+	return []user.User{{Name: "ann", Role: "viewer", Enrolled: time.Unix(1e9, 0).UTC()}}, b.Err
+}
+
+// RemoveUsers implements userapi.Backend.
+func (b *Backend) RemoveUsers(_ context.Context, names []string) error {
+	b.record("remove-users %q", names)
+	return b.Err
+}
+
 // Detach implements userapi.Backend.
 func (b *Backend) Detach(_ context.Context, names []string) error {
 	b.record("detach %q", names)

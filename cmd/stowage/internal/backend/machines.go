@@ -181,3 +181,27 @@ func (b *Backend) RemoveTokens(_ context.Context, ids []string) error {
 	}
 	return nil
 }
+
+// Users implements userapi.Backend.
+func (b *Backend) Users(context.Context) ([]user.User, error) {
+	if b.config.Server == nil {
+		return nil, errNoServer
+	}
+	all, err := b.state.Users()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	wire := make([]user.User, len(all))
+	for i, u := range all {
+		wire[i] = user.User{Name: u.Name, Role: string(u.Role), Enrolled: u.Enrolled}
+	}
+	return wire, nil
+}
+
+// RemoveUsers implements userapi.Backend.
+func (b *Backend) RemoveUsers(_ context.Context, names []string) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	return errors.Trace(b.state.RemoveUsers(names...))
+}

@@ -186,6 +186,15 @@ func (b *backend) Pools(context.Context) ([]user.Pool, error) {
 	}, b.err
 }
 
+func (b *backend) Users(context.Context) ([]user.User, error) {
+	return []user.User{{Name: "ann\x1b", Role: "viewer", Enrolled: time.Now().Add(-time.Hour)}}, b.err
+}
+
+func (b *backend) RemoveUsers(_ context.Context, names []string) error {
+	b.record("remove-users %q", names)
+	return b.err
+}
+
 func (b *backend) Report(context.Context) (map[string]any, error) {
 	return map[string]any{"state": "started", "manifolds": map[string]any{"control": "fine"}}, b.err
 }
@@ -340,7 +349,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"agent", "--server", "https://h", "--token", "a", "--token-file", "b"}, 2, "stowage: --token and --token-file are two tokens: use one of them\n"},
 		{nil, []string{"agent", "--server", "https://h", "--token-file", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
 		{nil, []string{"token", "create"}, 2, "stowage: required flag(s) \"role\" not set\nRun `stowage --help` for usage.\n"},
-		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role \"root\" is not known: write machine or server\n"},
+		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role: role \"root\": the roles are machine, server, admin and viewer\n"},
 		{nil, []string{"token", "sing"}, 2, "stowage: unknown command \"sing\" for \"stowage token\"\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"machines"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
 		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},

@@ -170,7 +170,7 @@ func (c *common) tokenCreateCommand() *cobra.Command {
 		lifetime time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "create --role machine|server",
+		Use:   "create --role machine|server|admin|viewer",
 		Short: "Create a token",
 		Long: `Creates a token and prints it. It is a secret, and is shown only once.
 
@@ -180,11 +180,14 @@ machine alone. If the machine exists, its agent is replaced: the former one is n
 admitted any more.
 
 With a token for role server, another server joins, if the state is in etcd: see "stowage
-server --help". That gives it the key of the certificate authority.`,
+server --help". That gives it the key of the certificate authority.
+
+With a token for role admin or viewer, a user makes requests from another host: see
+"stowage login --help". A viewer may only read.`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			if args.Role != string(role.Machine) && args.Role != string(role.Server) {
-				return errors.WithType(errors.Errorf("--role %q is not known: write machine or server", args.Role), errUsage)
+			if err := role.Value(args.Role).Validate(); err != nil {
+				return errors.WithType(errors.Annotate(err, "--role"), errUsage)
 			}
 			args.LifetimeSeconds = int(lifetime / time.Second)
 			token, err := client.CreateToken(ctx, args)
@@ -195,7 +198,7 @@ server --help". That gives it the key of the certificate authority.`,
 			return errors.Trace(err)
 		}),
 	}
-	cmd.Flags().StringVar(&args.Role, "role", "", "what the token is for: machine or server")
+	cmd.Flags().StringVar(&args.Role, "role", "", "what the token is for: machine, server, admin or viewer")
 	cmd.Flags().StringVar(&args.Machine, "machine", "", "name of the machine that the token is for")
 	cmd.Flags().DurationVar(&lifetime, "ttl", time.Hour, "how long the token is valid")
 	cmd.Flags().IntVar(&args.Uses, "uses", 1, "how often the token can be used")
@@ -209,7 +212,7 @@ func (c *common) tokenListCommand(use string) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   use,
-		Short: "List the tokens with which machines can join a server",
+		Short: "List the tokens that were not used",
 		Args:  noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeTokens)

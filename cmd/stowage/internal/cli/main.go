@@ -79,6 +79,7 @@ type common struct {
 	Env
 	dataDir string
 	socket  string
+	context string
 }
 
 const defaultDataDir = "/var/lib/stowage"
@@ -105,6 +106,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		"data directory of the agent: its state and storage ($STOWAGE_DIR)")
 	flags.StringVar(&c.socket, "socket", env.Getenv("STOWAGE_SOCKET"),
 		"socket of the agent (default: stowage.sock in the data directory; $STOWAGE_SOCKET)")
+	flags.StringVar(&c.context, "context", env.Getenv("STOWAGE_CONTEXT"),
+		"servers on other hosts, as `NAME` of a context of \"stowage login\" (default: the current context; $STOWAGE_CONTEXT)")
 	root.AddCommand(
 		c.runCommand(), c.applyCommand(), c.statusCommand(), c.importCommand(), c.resizeCommand(),
 		c.attachCommand(),
@@ -114,6 +117,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.serverCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
+		c.loginCommand(), c.contextCommand(), c.userCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
 	)
 	return root
@@ -153,14 +157,13 @@ func runE(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, 
 	}
 }
 
-// withClient is runE with a client of the agent.
+// withClient is runE with a client of the agent or server that the command is for.
 func (c *common) withClient(f func(ctx context.Context, client *user.Client, args []string) error) func(*cobra.Command, []string) error {
 	return runE(func(cmd *cobra.Command, args []string) error {
-		_, socket, err := c.paths()
+		client, err := c.newClient(cmd.Context(), cmd)
 		if err != nil {
 			return err
 		}
-		client := control.NewClient(socket)
 		defer client.Close()
 		return f(cmd.Context(), client, args)
 	})

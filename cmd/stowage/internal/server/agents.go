@@ -13,7 +13,9 @@ import (
 	"github.com/juju/worker/v4"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/apiserver/admission"
 	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 )
 
@@ -24,7 +26,7 @@ const (
 	maxHeaderBytes  = 16 << 10
 )
 
-// agents serves agents until it is killed.
+// agents serves agents, and users of other hosts, until it is killed.
 type agents struct {
 	tomb  tomb.Tomb
 	http  http.Server
@@ -38,9 +40,13 @@ func (s *Server) serveAgents() (worker.Worker, error) {
 	if err != nil {
 		return nil, errors.WithType(err, process.ErrFatal)
 	}
+	users, err := userapi.New(userapi.Config{Backend: s.backend, Caller: s.caller})
+	if err != nil {
+		return nil, errors.WithType(err, process.ErrFatal)
+	}
 	w := &agents{}
 	w.http = http.Server{
-		Handler:           s.handler,
+		Handler:           s.routes(users, w.tomb.Context(context.Background())),
 		TLSConfig:         config,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
@@ -69,6 +75,27 @@ func (s *Server) serveAgents() (worker.Worker, error) {
 	})
 	s.config.Logger.Infof("serving agents on https://%s", s.listener.Addr())
 	return w, nil
+}
+
+// routes serves the requests of agents, and those of users until the context ends.
+func (s *Server) routes(users http.Handler, serving context.Context) http.Handler {
+	mux := http.NewServeMux()
+	for _, path := range admission.Paths() {
+		mux.Handle(path, s.handler)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(serving, cancel)()
+		users.ServeHTTP(w, r.WithContext(ctx))
+	})
+	return mux
+}
+
+// caller returns the user who makes a request.
+func (s *Server) caller(r *http.Request) (userapi.Caller, error) {
+	u, err := s.handler.User(r)
+	return userapi.Caller{Role: u.Role}, errors.Trace(err)
 }
 
 // trackConn counts open connections. The HTTP server reports a new connection before Serve

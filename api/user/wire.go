@@ -360,3 +360,19 @@ type Line struct {
 	Event
 	Error *Problem `json:"error,omitempty"`
 }
+
+// Declaration is what storage is wanted, as an entry of a file says it (docs/reference/spec-file.md).
+type Declaration struct {
+	// Directive is POOL,SIZE or POOL,SIZE,COUNT, such as loop,2G.
+	Directive string `json:"directive"`
+	// Kind is "block" or "filesystem".
+	Kind string `json:"kind"`
+	// Machine is the name or the number of the machine; empty: the agent's own.
+	Machine string `json:"machine,omitempty"`
+	// Mount is where to mount a filesystem.
+	Mount string `json:"mount,omitempty"`
+	// Filesystem, MkfsOptions and MountOptions choose the filesystem on a volume.
+	Filesystem   string `json:"filesystem,omitempty"`
+	MkfsOptions  string `json:"mkfs-options,omitempty"`
+	MountOptions string `json:"mount-options,omitempty"`
+}

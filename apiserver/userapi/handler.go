@@ -101,6 +101,7 @@ func newAPI(mux *http.ServeMux) huma.API {
 	config.Formats = map[string]huma.Format{"application/json": format, "json": format} // the latter for problem+json
 	config.DefaultFormat = "application/json"
 	config.FieldsOptionalByDefault = true
+	config.RejectUnknownQueryParameters = true
 	return humago.New(mux, config)
 }
 

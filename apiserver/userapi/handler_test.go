@@ -49,7 +49,8 @@ func request(h http.Handler, method, path, body string) (int, string) {
 func TestRoles(t *testing.T) {
 	const read, change, host = "read", "change", "host"
 	for _, op := range []struct{ method, name, body, needs string }{
-		{"GET", "storage", "", read}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "pools", "", read},
+		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
+		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "pools", "", read},
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
@@ -75,7 +76,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 29 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 32 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

@@ -22,10 +22,7 @@ type nothing struct{}
 // register adds all operations.
 func (h *Handler) register() {
 	b := h.config.Backend
-	read(h, "storage", "List all storage", func(ctx context.Context) (user.StorageList, error) {
-		all, err := b.Storage(ctx, nil)
-		return user.StorageList{Storage: all}, err
-	})
+	h.registerStorage()
 	ask(h, "find", toRead, "List the named storage", func(ctx context.Context, args user.Names) (user.StorageList, error) {
 		found, err := b.Storage(ctx, args.Names)
 		return user.StorageList{Storage: found}, err

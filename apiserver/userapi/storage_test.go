@@ -1,0 +1,145 @@
+package userapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi"
+	"github.com/stowage-io/stowage/apiserver/userapi/userapitest"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+func storageRow(name string, s status.Status, machine string) user.Storage {
+	row := user.Storage{Name: name, Pool: "loop", Life: life.Alive, Status: s}
+	if s == status.Attached {
+		row.Location = "/srv/" + name
+	}
+	if machine != "" {
+		row.Attachments = []user.Attachment{{Machine: machine}}
+	}
+	return row
+}
+
+// names returns the names in a list of storage.
+func names(t *testing.T, status int, answer string) string {
+	t.Helper()
+	if status != http.StatusOK {
+		t.Fatalf("answered with %d %s", status, answer)
+	}
+	var all []string
+	for _, part := range strings.Split(answer, `"name":"`)[1:] {
+		name, _, _ := strings.Cut(part, `"`)
+		all = append(all, name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestStorageIsFiltered(t *testing.T) {
+	all := []user.Storage{storageRow("a", status.Attached, "web"), storageRow("b", status.Error, "db"), storageRow("c", status.Detached, "")}
+	all[2].Pool = "fast"
+	for query, want := range map[string]string{
+		"": "a b c", "?machine=web": "a", "?pool=loop": "a b", "?status=error": "b", "?machine=web&status=error": "", "?pool=fast": "c",
+	} {
+		b := &userapitest.Backend{Storages: slices.Clone(all)}
+		status, answer := request(handler(t, b, userapi.Caller{Role: role.Viewer}), "GET", "/v1/storage"+query, "")
+		if got := names(t, status, answer); got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	if status, answer := request(handler(t, &userapitest.Backend{}, userapi.Caller{Role: role.Viewer}), "GET", "/v1/storage?machin=web", ""); status != http.StatusUnprocessableEntity {
+		t.Errorf("an unknown filter is answered with %d %s", status, answer)
+	}
+}
+
+// Storage is a resource: it is shown, declared and removed by its name.
+func TestStorageResource(t *testing.T) {
+	b := &userapitest.Backend{Storages: []user.Storage{storageRow("data/0", status.Attached, "web")}}
+	h := handler(t, b, userapi.Caller{Role: role.Admin})
+	status, answer := request(h, "GET", "/v1/storage/data/0", "")
+	if got := names(t, status, answer); got != "data/0" {
+		t.Errorf("shown: %s", got)
+	}
+	status, answer = request(h, "PUT", "/v1/storage/data", `{"directive": "loop,2G", "kind": "filesystem", "machine": "web", "mount": "/srv/\"data"}`)
+	if got := names(t, status, answer); got != "data/0" {
+		t.Errorf("declared: %s", got)
+	}
+	status, answer = request(h, "DELETE", "/v1/storage/data", "")
+	if got := names(t, status, answer); got != "data/0" {
+		t.Errorf("removed: %s", got)
+	}
+	want := []string{
+		`storage ["data/0"]`,
+		`apply request "{\"storage\":[{\"name\":\"data\",\"directive\":\"loop,2G\",\"kind\":\"filesystem\",\"machine\":\"web\",\"mount\":\"/srv/\\\"data\"}]}" false`, `storage ["data"]`,
+		`remove ["data"]`, `storage ["data"]`,
+	}
+	if !slices.Equal(b.Calls(), want) {
+		t.Errorf("calls\n%q, want\n%q", b.Calls(), want)
+	}
+	b.Err = errors.NotFoundf("storage %q", "data")
+	for _, method := range []string{"GET", "DELETE"} {
+		if status, answer := request(h, method, "/v1/storage/data", ""); status != http.StatusNotFound {
+			t.Errorf("%s of storage that does not exist: %d %s", method, status, answer)
+		}
+	}
+}
+
+// A request waits until the storage is as requested, or cannot become so.
+func TestWait(t *testing.T) {
+	attaching := user.Event{Storage: []user.Storage{storageRow("data", status.Attaching, "web")}}
+	dying := storageRow("data", status.Attached, "web")
+	dying.Life = life.Dying
+	for _, test := range []struct {
+		method string
+		events []user.Event
+	}{
+		{"GET", []user.Event{attaching, {Storage: []user.Storage{storageRow("data", status.Attached, "web")}}}},
+		{"PUT", []user.Event{attaching, {Storage: []user.Storage{storageRow("other", status.Attaching, "web")}}, {Gone: []string{"other"}}, {Storage: []user.Storage{storageRow("data", status.Error, "web")}}}},
+		{"DELETE", []user.Event{{Storage: []user.Storage{dying}}, {Gone: []string{"data"}}}},
+		{"GET", []user.Event{{}}}, // there is no such storage
+	} {
+		b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attached, "web")}}
+		h := handler(t, b, userapi.Caller{Role: role.Admin})
+		done := make(chan string, 1)
+		go func() {
+			status, answer := request(h, test.method, "/v1/storage/data?wait=1m", `{}`)
+			done <- fmt.Sprint(status, answer)
+		}()
+		for _, event := range test.events {
+			select {
+			case b.Events <- event:
+			case got := <-done:
+				t.Fatalf("%s is answered with %s before %+v", test.method, got, event)
+			}
+		}
+		if got := <-done; !strings.HasPrefix(got, "200") {
+			t.Errorf("%s is answered with %s", test.method, got)
+		}
+	}
+}
+
+// What is not done in time is answered with the storage as it is.
+func TestWaitEnds(t *testing.T) {
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attaching, "web")}}
+	h := handler(t, b, userapi.Caller{Role: role.Admin})
+	status, answer := request(h, "GET", "/v1/storage/data?wait=1ms", "")
+	if got := names(t, status, answer); got != "data" || !strings.Contains(answer, `"status":"attaching"`) {
+		t.Errorf("answered with %d %s", status, answer)
+	}
+	for _, wait := range []string{"1", "-1s", "11m", "x"} {
+		b := &userapitest.Backend{}
+		for _, method := range []string{"GET", "PUT", "DELETE"} {
+			status, answer := request(handler(t, b, userapi.Caller{Role: role.Admin}), method, "/v1/storage/data?wait="+wait, "{}")
+			if status != http.StatusBadRequest || !strings.Contains(answer, "from 0s to 10m") || len(b.Calls()) > 0 {
+				t.Errorf("%s with wait=%s is answered with %d %s, calls %q", method, wait, status, answer, b.Calls())
+			}
+		}
+	}
+}

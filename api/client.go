@@ -290,6 +290,13 @@ func (c *Client) Server() string {
 	return c.config.URLs[c.server]
 }
 
+// IsConnected reports whether the client has a stream at the moment.
+func (c *Client) IsConnected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stream != nil
+}
+
 // useNextServer makes further requests go to the next server. A session belongs to the server that
 // has opened it: another one may not know yet what the agent has done before. So no call is
 // answered until there is a new one.

@@ -157,6 +157,14 @@ func (h *Handler) Resume() {
 	h.serving, h.suspend = context.WithCancel(context.Background())
 }
 
+// Ready returns an error while no stream can begin.
+func (h *Handler) Ready() error {
+	if h.servingContext().Err() != nil {
+		return errSuspended
+	}
+	return nil
+}
+
 func (h *Handler) servingContext() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()

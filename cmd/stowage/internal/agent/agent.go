@@ -120,6 +120,10 @@ func (a *Agent) start(config Config) error {
 		Report:     a.Reports,
 	})
 	a.Metrics.MustRegister(a.HostMetrics())
+	a.Ready = func() error {
+		_, err := st.EnvironConfig()
+		return errors.Annotate(err, "reading the state")
+	}
 	if err := dir.CheckFingerprint(st); err != nil {
 		return errors.Trace(err)
 	}

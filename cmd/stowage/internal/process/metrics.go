@@ -48,6 +48,7 @@ func (p *Process) startMetrics() (worker.Worker, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
+	p.HealthRoutes(mux, true)
 	w := &metricsServer{server: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}}
 	w.tomb.Go(func() error {
 		w.tomb.Go(func() error {

@@ -64,6 +64,8 @@ type Process struct {
 	// Config is read only.
 	Config  Config
 	Metrics *prometheus.Registry
+	// Ready, if set, returns an error if the process cannot do its work at the moment.
+	Ready func() error
 	// Interrupt, if set, is called when the process is killed and its workers have not ended
 	// soon: it ends what they may be waiting for.
 	Interrupt func()

@@ -122,10 +122,30 @@ func (a *Agent) start(ctx context.Context) error {
 		return errors.Trace(explain(err))
 	}
 	a.Interrupt = a.client.Kill
+	a.registerMetrics()
 	a.config.Logger.Infof("connected to %s as machine %s (number %s)", a.client.Server(), a.identity.name, a.machine.Id())
 	// Only the worker of the connection ends the agent, with an error that says what has happened.
 	isFatal := func(error) bool { return false }
 	return errors.Trace(a.Run(a.manifolds(), isFatal, a.close))
+}
+
+// registerMetrics registers the metrics of the agent. It is ready while it is connected.
+func (a *Agent) registerMetrics() {
+	a.Ready = func() error {
+		if !a.client.IsConnected() {
+			return errors.Errorf("there is no connection to %s", a.client.Server())
+		}
+		return nil
+	}
+	a.Gauge("stowage_agent_connected", "Whether the agent is connected to a server (1) or not (0).",
+		func() float64 { return process.BoolGauge(a.client.IsConnected()) })
+	a.CertificateExpiry(func() (time.Time, error) {
+		leaf, err := a.identity.credentials().Leaf()
+		if err != nil {
+			return time.Time{}, errors.Trace(err)
+		}
+		return leaf.NotAfter, nil
+	})
 }
 
 func (a *Agent) enrol(ctx context.Context, config api.Config) error {

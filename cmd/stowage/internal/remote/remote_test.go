@@ -49,6 +49,7 @@ func (l logger) Errorf(format string, args ...any)   { l.log("ERROR", format, ar
 // site is a server in this process, with a provider of the machines (disk) and one of the
 // environment (shared).
 type site struct {
+	server *server.Server
 	t        testing.TB
 	dir      string
 	address  string
@@ -96,7 +97,7 @@ func (s *site) start() {
 		Config: s.config("server"), DataDir: filepath.Join(s.dir, "server"), SocketPath: filepath.Join(s.dir, "s"), Listen: s.address,
 	})
 	s.must(err)
-	s.address = w.Address()
+	s.address, s.server = w.Address(), w
 	s.stop = sync.OnceFunc(func() {
 		w.Kill()
 		s.must(w.Wait())

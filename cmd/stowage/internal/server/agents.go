@@ -77,9 +77,10 @@ func (s *Server) serveAgents() (worker.Worker, error) {
 	return w, nil
 }
 
-// routes serves the requests of agents, and those of users until the context ends.
+// routes serves the requests of agents and of supervisors, and those of users until the context ends.
 func (s *Server) routes(users http.Handler, serving context.Context) http.Handler {
 	mux := http.NewServeMux()
+	s.HealthRoutes(mux, false)
 	for _, path := range admission.Paths() {
 		mux.Handle(path, s.handler)
 	}

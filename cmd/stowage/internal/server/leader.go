@@ -43,6 +43,7 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 	config := storageprovisioner.EnvironManifoldConfig{ManifoldConfig: s.Provisioner(environAccessors, "environment"), Model: s.model}
 	leaser, shared := s.place.(kv.Leaser)
 	if !shared {
+		s.leads.Store(true)
 		err := s.recheckEnviron("the server has started again")
 		return withAccessors(storageprovisioner.EnvironManifold(config), s.state.ForEnviron()), errors.Trace(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/juju/errors"
@@ -91,6 +92,9 @@ type Server struct {
 	// shows that it runs. Both are empty if there is only one server.
 	name   string
 	member kv.Lease
+
+	// leads says that this server provisions the environment's storage.
+	leads atomic.Bool
 
 	backend  *backend.Backend
 	listener net.Listener
@@ -169,6 +173,8 @@ func (s *Server) start(ctx context.Context) error {
 		Server:      &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent},
 		Report:      s.Reports,
 	})
+	s.registerMetrics()
+	s.Ready = s.ready
 	manifolds, err := s.manifolds()
 	if err != nil {
 		return errors.Trace(err)

@@ -94,7 +94,7 @@ var rules = []rule{{
 	never:    []string{"./worker/...", "./watcher", "./state/..."},
 	reason:   "a provider serves callers other than the worker, and keeps its own records",
 }, {
-	packages: []string{"./storage/provider/internal/...", "./storage/internal/..."},
+	packages: []string{"./storage/provider/internal/..."},
 	but: []string{
 		"./storage/provider/internal/object", "./storage/provider/internal/sourcetest", // shared by the sources
 	},
@@ -201,6 +201,11 @@ var rules = []rule{{
 	packages: []string{"./internal/superblock"},
 	never:    []string{"./..."},
 	reason:   "providers and workers both use it, so it depends on neither",
+}, {
+	packages: []string{"./internal/run"},
+	never:    []string{"./..."},
+	unless:   []string{"./internal/owner"},
+	reason:   "providers, plans and servers run programs, so it depends on none of them",
 }, {
 	packages: []string{"./internal/fsync"},
 	never:    []string{"./..."},

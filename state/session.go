@@ -149,6 +149,8 @@ type SessionInfo struct {
 	Number uint64
 	// Refused is when another agent was last refused, since it had the secret of another session.
 	Refused time.Time
+	// BootID identifies the time since the machine was started, as its agent has said.
+	BootID string
 }
 
 // CurrentSession returns the current session of a machine.
@@ -161,7 +163,7 @@ func (st *State) CurrentSession(machine names.MachineTag) (info SessionInfo, err
 	return info, errors.Trace(err)
 }
 
-func (s *sessionRecord) info() SessionInfo { return SessionInfo{s.Number, s.Refused} }
+func (s *sessionRecord) info() SessionInfo { return SessionInfo{s.Number, s.Refused, s.BootID} }
 
 // WatchSession returns a watcher that notifies when the session of a machine changes, or an
 // agent is refused.

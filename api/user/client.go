@@ -184,9 +184,10 @@ func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
 	return post[MoveResult](ctx, c, "move", args)
 }
 
-// FenceMachine says that a machine is off, or has been restarted.
-func (c *Client) FenceMachine(ctx context.Context, machine string) error {
-	_, err := post[struct{}](ctx, c, "fence-machine", MachineName{machine})
+// FenceMachine makes sure that a machine counts as off. The error satisfies errors.IsNotSupported if
+// that is neither confirmed nor can be seen to by the server.
+func (c *Client) FenceMachine(ctx context.Context, args FenceMachineArgs) error {
+	_, err := post[struct{}](ctx, c, "fence-machine", args)
 	return err
 }
 

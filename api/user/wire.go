@@ -325,9 +325,13 @@ type MachineList struct {
 	Machines []Machine `json:"machines"`
 }
 
-// MachineName names a machine, by its name or number.
-type MachineName struct {
+// FenceMachineArgs names a machine to fence.
+type FenceMachineArgs struct {
+	// Machine is its name or number.
 	Machine string `json:"machine"`
+	// Confirmed says that somebody has made sure that the machine is off, or was restarted since its
+	// agent was last connected. Otherwise the server's program for fencing sees to it.
+	Confirmed bool `json:"confirmed,omitempty"`
 }
 
 // TokenText is a token that was created. It is a secret.

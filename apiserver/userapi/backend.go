@@ -57,8 +57,9 @@ type Backend interface {
 	Machines(context.Context) ([]user.Machine, error)
 	// Move requests that storage be detached, and attached to another machine.
 	Move(context.Context, user.MoveArgs) (user.MoveResult, error)
-	// FenceMachine says that the machine is off, or has been restarted.
-	FenceMachine(ctx context.Context, machine string) error
+	// FenceMachine makes a machine count as off. The error satisfies errors.IsNotSupported if that is
+	// neither confirmed nor can be seen to.
+	FenceMachine(context.Context, user.FenceMachineArgs) error
 	// RemoveMachine removes a machine, with the storage that is lost with it.
 	RemoveMachine(context.Context, user.RemoveMachineArgs) error
 	// CreateToken creates a token, and returns its text, which is kept nowhere.

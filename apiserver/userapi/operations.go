@@ -55,9 +55,7 @@ func (h *Handler) register() {
 		machines, err := b.Machines(ctx)
 		return user.MachineList{Machines: machines}, err
 	})
-	tell(h, "fence-machine", "Say that a machine is off, or has been restarted", func(ctx context.Context, args user.MachineName) error {
-		return b.FenceMachine(ctx, args.Machine)
-	})
+	tell(h, "fence-machine", "Say that a machine is off, or has been restarted, or let the server see to it", b.FenceMachine)
 	tell(h, "remove-machine", "Remove a machine, with the storage that is lost with it", b.RemoveMachine)
 	ask(h, "tokens", toChange, "Create a token", func(ctx context.Context, args user.CreateTokenArgs) (user.TokenText, error) {
 		token, err := b.CreateToken(ctx, args)

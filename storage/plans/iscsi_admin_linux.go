@@ -7,7 +7,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/internal/run"
 )
 
 // admin runs iscsiadm for one target.

@@ -18,8 +18,8 @@ import (
 	"github.com/juju/clock"
 	jujuerrors "github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/internal/run"
 	"github.com/stowage-io/stowage/storage/plans"
 )
 

@@ -92,8 +92,8 @@ func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 }
 
 // FenceMachine implements userapi.Backend.
-func (b *Backend) FenceMachine(_ context.Context, machine string) error {
-	b.record("fence-machine %s", machine)
+func (b *Backend) FenceMachine(_ context.Context, args user.FenceMachineArgs) error {
+	b.record("fence-machine %+v", args)
 	return b.Err
 }
 

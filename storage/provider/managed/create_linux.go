@@ -10,8 +10,8 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/internal/run"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"

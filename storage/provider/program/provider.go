@@ -5,6 +5,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
@@ -21,7 +22,7 @@ func New(name storage.ProviderType, path string) (storage.Provider, error) {
 	if !storage.IsValidPoolName(string(name)) {
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write a letter, then letters, digits and hyphens", name))
 	}
-	resolved, err := resolve(path)
+	resolved, err := run.Resolve(path)
 	if err != nil {
 		return nil, errors.NewNotValid(err, fmt.Sprintf("provider %s", name))
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
 // maxAnswer limits the length of a program's answer, in bytes. It is enough for some ten
@@ -60,7 +60,7 @@ func (s *source) IsNewVolume(id string) bool {
 // call runs the program for one operation. The results have the order and number of the
 // arguments, unless there are no arguments.
 func (s *source) call(ctx context.Context, operation string, args []argument) ([]result, error) {
-	if err := check(s.path); err != nil {
+	if err := run.Check(s.path); err != nil {
 		return nil, errors.Trace(err)
 	}
 	input, err := json.Marshal(request{Term: envcontext.Term(ctx), Arguments: args})

@@ -14,8 +14,8 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
 // The package documentation describes the members of these objects and the operations to which

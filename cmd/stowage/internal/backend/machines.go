@@ -26,6 +26,9 @@ type Server struct {
 	IsConnected func(names.MachineTag) bool
 	// ExpectAbsent says that a machine is off, so that its agent is not waited for.
 	ExpectAbsent func(names.MachineTag)
+	// PowerOff makes sure that a machine is off, and fences it. The error satisfies
+	// errors.IsNotSupported if the server has no program for that.
+	PowerOff func(context.Context, names.MachineTag) error
 }
 
 // absence returns a remark about a machine that cannot do anything for storage at the moment.
@@ -101,13 +104,16 @@ func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult
 }
 
 // FenceMachine implements userapi.Backend.
-func (b *Backend) FenceMachine(_ context.Context, name string) error {
+func (b *Backend) FenceMachine(ctx context.Context, args user.FenceMachineArgs) error {
 	if b.config.Server == nil {
 		return errNoServer
 	}
-	machine, err := b.state.MachineNamed(name)
+	machine, err := b.state.MachineNamed(args.Machine)
 	if err != nil {
 		return errors.Trace(err)
+	}
+	if !args.Confirmed {
+		return errors.Trace(b.config.Server.PowerOff(ctx, machine))
 	}
 	b.config.Server.ExpectAbsent(machine)
 	return errors.Trace(b.state.FenceMachine(machine))

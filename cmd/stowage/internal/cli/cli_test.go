@@ -100,8 +100,8 @@ func (b *backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 	return user.MoveResult{Machine: "web"}, b.err
 }
 
-func (b *backend) FenceMachine(_ context.Context, machine string) error {
-	b.record("fence-machine %s", machine)
+func (b *backend) FenceMachine(_ context.Context, args user.FenceMachineArgs) error {
+	b.record("fence-machine %+v", args)
 	return b.err
 }
 

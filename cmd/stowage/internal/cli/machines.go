@@ -78,11 +78,14 @@ func (c *common) machineCommand() *cobra.Command {
 func (c *common) machineFenceCommand() *cobra.Command {
 	var confirmed bool
 	cmd := &cobra.Command{
-		Use:   "fence NAME --confirmed",
-		Short: "Say that a machine is off",
-		Long: `Says that a machine which is not connected is off, or has been restarted since it was
-last connected. Make sure of that first: what it had of the environment's storage can
-then be attached to another machine, and two machines that use it destroy the data.
+		Use:   "fence NAME [--confirmed]",
+		Short: "Switch a machine off, or say that it is off",
+		Long: `Makes a machine that is not connected count as off: what it had of the environment's
+storage can then be attached to another machine. Two machines that use it destroy the data.
+
+With --confirmed, you say that the machine is off, or has been restarted since it was
+last connected. Make sure of that first. Without it, the server's --fence-program switches
+the machine off.
 
 The storage is detached. "stowage move" attaches it elsewhere. Storage of the machine
 itself, such as that of pool loop, stays as it is.
@@ -91,10 +94,11 @@ The agent of the machine is refused until the machine has been restarted; then t
 fence ends by itself. A machine whose agent is connected cannot be fenced.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
-			if !confirmed {
+			err := client.FenceMachine(ctx, user.FenceMachineArgs{Machine: args[0], Confirmed: confirmed})
+			if !confirmed && errors.Is(err, errors.NotSupported) {
 				return errors.WithType(errors.Errorf("make sure that machine %s is off, or has been restarted since it was last connected; then repeat with --confirmed", args[0]), errUsage)
 			}
-			return client.FenceMachine(ctx, args[0])
+			return err
 		}),
 	}
 	cmd.Flags().BoolVar(&confirmed, "confirmed", false, "you have made sure that the machine is off, or has been restarted")

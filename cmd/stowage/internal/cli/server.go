@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
+	"github.com/stowage-io/stowage/internal/run"
 )
 
 // serverFlags are the flags of a server.
@@ -20,6 +21,8 @@ type serverFlags struct {
 	listen           string
 	acceptRestored   bool
 	absence          time.Duration
+	fenceProgram     string
+	fenceAfter       time.Duration
 	etcd             server.Etcd
 	join             []string
 	token, tokenFile string
@@ -53,6 +56,8 @@ further one needs --join with the URL of another one and, the first time, a toke
 	flags.addTo(cmd)
 	cmd.Flags().StringVar(&flags.listen, "listen", "", "host and port on which agents are served, such as 0.0.0.0:7117")
 	cmd.Flags().DurationVar(&flags.absence, "unreachable-after", 40*time.Second, "how long an agent may be without a connection before its machine is shown as unreachable")
+	cmd.Flags().StringVar(&flags.fenceProgram, "fence-program", "", "`PATH` of a program that switches a machine off, for \"stowage machine fence\" without --confirmed")
+	cmd.Flags().DurationVar(&flags.fenceAfter, "fence-after", 0, "run that program for a machine that has been unreachable for this long, such as 2m (default: only on request)")
 	cmd.Flags().BoolVar(&flags.acceptRestored, "accept-restored", false,
 		"after the state was restored from a backup: the machines have the environment's storage as it says, and no other")
 	cmd.Flags().StringSliceVar(&flags.etcd.Endpoints, "etcd-endpoints", nil, "keep the state in the etcd with these `URLs`, such as https://10.0.0.1:2379 (default: in a file in --data-dir)")
@@ -77,6 +82,9 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	if flags.absence <= 0 {
 		return errors.WithType(errors.Errorf("--unreachable-after %s is not a time to wait: write 40s or 2m", flags.absence), errUsage)
 	}
+	if err := checkFenceProgram(flags); err != nil {
+		return errors.WithType(err, errUsage)
+	}
 	dataDir, socket, err := c.paths()
 	if err != nil {
 		return err
@@ -100,6 +108,8 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		Token:          token,
 		AcceptRestored: flags.acceptRestored,
 		Absence:        flags.absence,
+		FenceProgram:   flags.fenceProgram,
+		FenceAfter:     flags.fenceAfter,
 	})
 	if err != nil {
 		return err
@@ -107,6 +117,20 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	stop := context.AfterFunc(ctx, s.Kill)
 	defer stop()
 	return s.Wait()
+}
+
+// checkFenceProgram returns an error if the program for fencing cannot be run.
+func checkFenceProgram(flags serverFlags) error {
+	switch {
+	case flags.fenceAfter < 0:
+		return errors.Errorf("--fence-after %s is not a time to wait: write 2m or 90s", flags.fenceAfter)
+	case flags.fenceProgram == "" && flags.fenceAfter > 0:
+		return errors.New("--fence-after needs --fence-program")
+	case flags.fenceProgram == "":
+		return nil
+	}
+	_, err := run.Resolve(flags.fenceProgram)
+	return errors.Annotate(err, "--fence-program")
 }
 
 // agentFlags are the flags of a server's agent.

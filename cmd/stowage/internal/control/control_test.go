@@ -134,7 +134,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if moved, err := client.Move(ctx, user.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machine != "web" {
 		t.Errorf("moved: %+v, %v", moved, err)
 	}
-	if err := client.FenceMachine(ctx, "web"); err != nil {
+	if err := client.FenceMachine(ctx, user.FenceMachineArgs{Machine: "web", Confirmed: true}); err != nil {
 		t.Error(err)
 	}
 	if err := client.RemoveMachine(ctx, user.RemoveMachineArgs{Machine: "web", Lost: []string{"a"}}); err != nil {
@@ -160,7 +160,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
-		"machines", "move {Names:[a] Machine:1}", "fence-machine web", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",
+		"machines", "move {Names:[a] Machine:1}", "fence-machine {Machine:web Confirmed:true}", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",
 	}
 	if !reflect.DeepEqual(b.Calls(), want) {
 		t.Errorf("calls %q, want %q", b.Calls(), want)

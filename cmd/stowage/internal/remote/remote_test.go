@@ -49,13 +49,15 @@ func (l logger) Errorf(format string, args ...any)   { l.log("ERROR", format, ar
 // site is a server in this process, with a provider of the machines (disk) and one of the
 // environment (shared).
 type site struct {
-	server *server.Server
-	t        testing.TB
-	dir      string
-	address  string
-	registry storage.StaticProviderRegistry
-	client   *user.Client
-	stop     func() // stops the server
+	server       *server.Server
+	fenceProgram string
+	absence      time.Duration
+	t            testing.TB
+	dir          string
+	address      string
+	registry     storage.StaticProviderRegistry
+	client       *user.Client
+	stop         func() // stops the server
 }
 
 func newSite(t testing.TB) *site {
@@ -95,6 +97,7 @@ func (s *site) start() {
 	s.t.Helper()
 	w, err := server.New(s.t.Context(), server.Config{
 		Config: s.config("server"), DataDir: filepath.Join(s.dir, "server"), SocketPath: filepath.Join(s.dir, "s"), Listen: s.address,
+		FenceProgram: s.fenceProgram, Absence: s.absence,
 	})
 	s.must(err)
 	s.address, s.server = w.Address(), w

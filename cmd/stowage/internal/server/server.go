@@ -54,6 +54,12 @@ type Config struct {
 	// AcceptRestored says that a user accepts a state that was restored: see
 	// [state.State.AcceptGeneration].
 	AcceptRestored bool
+	// FenceProgram is the absolute path of a program that switches machines off; see [fencing]. Empty:
+	// users do that themselves.
+	FenceProgram string
+	// FenceAfter is how long a machine may be unreachable before the program is run without a user's
+	// request. Zero: it is run only on request.
+	FenceAfter time.Duration
 	// Absence is how long an agent may be without a connection before its machine counts as
 	// unreachable. Zero: 40 seconds.
 	Absence time.Duration
@@ -72,6 +78,14 @@ func (c Config) Validate() error {
 	}
 	if err := c.Etcd.validate(); err != nil {
 		return errors.Trace(err)
+	}
+	switch {
+	case c.FenceProgram != "" && !filepath.IsAbs(c.FenceProgram):
+		return errors.NotValidf("FenceProgram %q, which is not absolute,", c.FenceProgram)
+	case c.FenceAfter < 0:
+		return errors.NotValidf("negative FenceAfter")
+	case c.FenceAfter > 0 && c.FenceProgram == "":
+		return errors.NewNotValid(nil, "a time after which machines are fenced needs a program that does it")
 	}
 	if len(c.Join) > 0 && len(c.Etcd.Endpoints) == 0 {
 		return errors.NewNotValid(nil, "servers can be joined only if they share a state in etcd")
@@ -170,7 +184,7 @@ func (s *Server) start(ctx context.Context) error {
 		Clock:       s.config.Clock,
 		Logger:      s.config.Logger,
 		Manager:     true,
-		Server:      &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent},
+		Server:      &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent, PowerOff: s.powerOff},
 		Report:      s.Reports,
 	})
 	s.registerMetrics()
@@ -228,6 +242,7 @@ const (
 	memoryScavenger    = "memory"
 	stateCopies        = "state-copies"
 	tokenCollector     = "tokens"
+	machineFencer      = "fencing"
 	thisServer         = "membership"
 	otherServers       = "other-servers"
 )
@@ -245,6 +260,9 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 	if leaser, ok := s.place.(kv.Leaser); ok {
 		manifolds[thisServer] = process.Start(func() (worker.Worker, error) { return s.startMembership(leaser) })
 		manifolds[otherServers] = process.Start(func() (worker.Worker, error) { return s.startPeers(leaser) })
+	}
+	if s.config.FenceAfter > 0 {
+		manifolds[machineFencer] = process.Start(s.startFencer)
 	}
 	accepted, err := s.state.IsAccepted()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/internal/run"
 	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/internal/run"
 )
 
 // Prober proves devices blank for several callers at once. Starting blkid takes longer than

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/internal/run"
 )
 
 // requireRoot skips a test that mounts something where this is not root, and fails it

@@ -11,7 +11,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/internal/run"
 )
 
 var shell = run.Program{Name: "sh", Package: "dash"}

@@ -1,4 +1,4 @@
-package program
+package run
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/internal/owner"
 )
 
-// resolve returns the path of the program without symbolic links, after check has accepted it.
-func resolve(path string) (string, error) {
+// Resolve returns the path of the program without symbolic links, after [Check] has accepted it.
+func Resolve(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", errors.Errorf("program %q: the path is not absolute", path)
 	}
@@ -18,12 +18,12 @@ func resolve(path string) (string, error) {
 	if err != nil {
 		return "", errors.Annotatef(err, "program %q", path)
 	}
-	return resolved, check(resolved)
+	return resolved, Check(resolved)
 }
 
-// check returns an error if the file at a path cannot be run as a program, or if others could
+// Check returns an error if the file at a path cannot be run as a program, or if others could
 // change it. The path must not contain symbolic links.
-func check(path string) error {
+func Check(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case err != nil:

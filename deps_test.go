@@ -204,7 +204,7 @@ var rules = []rule{{
 }, {
 	packages: []string{"./internal/run"},
 	never:    []string{"./..."},
-	unless:   []string{"./internal/owner"},
+	unless:   []string{"./internal/owner", "./internal/osthread"},
 	reason:   "providers, plans and servers run programs, so it depends on none of them",
 }, {
 	packages: []string{"./internal/fsync"},

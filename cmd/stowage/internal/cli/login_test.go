@@ -70,16 +70,16 @@ func (c laterClock) Now() time.Time { return c.Clock.Now().Add(c.by) }
 // startServer starts a server, and returns its URL and its data directory.
 func startServer(t *testing.T) (url, dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cli") // t.TempDir is too long for a socket
+	parent, err := os.MkdirTemp("", "cli") // t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.RemoveAll(parent); err != nil {
 			t.Error(err)
 		}
 	})
-	dir = filepath.Join(dir, "S")
+	dir = filepath.Join(parent, "S")
 	s, err := server.New(t.Context(), server.Config{
 		Config: process.Config{Clock: clock.WallClock, Logger: loggo.GetLogger("test.server"), Registry: storage.StaticProviderRegistry{
 			Providers: map[storage.ProviderType]storage.Provider{"shared": providerfake.New(providerfake.Options{})},

@@ -26,9 +26,7 @@ type fencerTest struct {
 	all   []state.Machine
 	lead  bool
 	err   error
-	// fenced are the machines for which a fence was tried, in order.
-	fenced []string
-	logs   []string
+	logs  []string
 }
 
 func newFencerTest(t *testing.T, machines int) *fencerTest {

@@ -195,3 +195,33 @@ func TestTutorial(t *testing.T) {
 		},
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/var/lib/stowage-tutorial", m.data)
 }
+
+func TestTutorialOfServers(t *testing.T) {
+	m := newMachine(t)
+	etcd, err := etcdBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := filepath.Join(m.dir, "c")
+	build := exec.Command("go", "build", "-o", filepath.Join(cluster, "shared", "provider"), "./examples/shared-directory")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	page{
+		name: "tutorial-servers.md", blocks: 9,
+		prelude: `unset STOWAGE_DIR XDG_CONFIG_HOME
+export HOME=$DIR/home
+mkdir "$HOME" "$DIR/etcd"
+ln -s ` + etcd + ` "$DIR/bin/etcd"
+trap 'tail -n 20 "$DIR"/c/*.log; kill $(jobs -p)' ERR
+`,
+		after: map[int]string{
+			5: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
+			6: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
+			8: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
+			9: "if test -e \"$DIR/c\" || test -e \"$HOME/.config/stowage/contexts/tutorial.yaml\"; then exit 1; fi\n",
+		},
+	}.run(t, m, "/srv/cluster", cluster, "127.0.0.1:2379", freeAddress(t), "127.0.0.1:2380", freeAddress(t),
+		"127.0.0.1:7117", freeAddress(t), "127.0.0.1:7118", freeAddress(t), "127.0.0.1:7119", freeAddress(t))
+}

@@ -117,7 +117,7 @@ else
 	go test -timeout=0 -run '^$$' -bench '^BenchmarkState$$' -benchtime 1x ./cmd/stowage/internal/bench
 endif
 
-model: ## Check the model of the life cycle with spin (docs/model; CHECK=1: only the small one)
+model: ## Check the models of the life cycle and of a cluster with spin (docs/model; CHECK=1: only the small checks)
 	@scripts/packages spin:spin gcc:build-essential
 	$(if $(CHECK),,nice) docs/model/run $(if $(CHECK),small)
 

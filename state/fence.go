@@ -19,6 +19,9 @@ type fence struct {
 	// BootID is that of the machine's last session. If its agent returns with the same one, the
 	// machine was not off.
 	BootID string `cbor:"2,keyasint,omitempty"`
+	// Unknown says that there was a session whose boot ID is not known, since an older state was
+	// restored. The next one that the agent has becomes BootID: the machine may not have been off.
+	Unknown bool `cbor:"3,keyasint,omitempty"`
 }
 
 // name returns the name of the machine, or its number if it has none.
@@ -51,6 +54,9 @@ func (st *State) FenceMachine(machine names.MachineTag) error {
 		case record.Fenced == nil:
 			session, _ := read[sessionRecord](&tx.reader, sessionKey(at))
 			record.Fenced = &fence{Time: tx.now, BootID: session.BootID}
+			if session.Number > 0 && (session.BootID == "" || session.Generation != tx.identity().Generation) {
+				record.Fenced.BootID, record.Fenced.Unknown = "", true
+			}
 			tx.write(machineKey(at), &record)
 			if session.Number > 0 {
 				session.Number++
@@ -160,19 +166,24 @@ func (i *instance) leave(machine machineTag, now time.Time) error {
 	return nil
 }
 
-// endFence ends the fence of a machine whose agent returns with another boot ID. The error
-// satisfies errors.IsForbidden if it is the same one, or is not known.
-func (tx *txn) endFence(machine machineTag, bootID string) error {
+// endFence ends the fence of a machine whose agent returns with another boot ID. It returns why the
+// agent is refused otherwise: an error that satisfies errors.IsForbidden.
+func (tx *txn) endFence(machine machineTag, bootID string) (refusal error) {
 	record, _ := read[machineRecord](&tx.reader, machineKey(machine))
+	f := record.Fenced
 	switch {
-	case record.Fenced == nil:
+	case f == nil:
 		return nil
-	case bootID == "" || bootID == record.Fenced.BootID:
-		return errors.NewForbidden(nil, fmt.Sprintf(
-			"the machine was fenced at %s, since it was thought to be off, and it has not been restarted since: what it had may be in use elsewhere; restart it",
-			record.Fenced.Time.Format(time.RFC3339)))
+	case f.Unknown && bootID != "":
+		f.BootID, f.Unknown = bootID, false
+		tx.write(machineKey(machine), &record)
+	case bootID == "" || bootID == f.BootID:
+	default:
+		record.Fenced = nil
+		tx.write(machineKey(machine), &record)
+		return nil
 	}
-	record.Fenced = nil
-	tx.write(machineKey(machine), &record)
-	return nil
+	return errors.NewForbidden(nil, fmt.Sprintf(
+		"the machine was fenced at %s, since it was thought to be off, and it has not been restarted since: what it had may be in use elsewhere; restart it",
+		f.Time.Format(time.RFC3339)))
 }

@@ -28,6 +28,10 @@ const (
 	tokenPrefix    = "token/"
 	authorityKey   = "authority"
 	userPrefix     = "user/"
+	machinesPrefix = "machine/"
+
+	// machineComponent is the last component of the key of a machine's record.
+	machineComponent = "machine"
 )
 
 // tokenKey is the key of a token, by its ID.
@@ -42,9 +46,9 @@ func sequenceKey(kind string) string { return "sequence/" + kind }
 // importKey is the key of the note of an import, by provider and source.
 func importKey(provider, source string) string { return importPrefix + provider + "/" + source }
 
-func machinePrefix(machine machineTag) string { return "machine/" + string(machine) + "/" }
+func machinePrefix(machine machineTag) string { return machinesPrefix + string(machine) + "/" }
 
-func machineKey(machine machineTag) string { return machinePrefix(machine) + "machine" }
+func machineKey(machine machineTag) string { return machinePrefix(machine) + machineComponent }
 
 // sessionPrefix is the prefix of what the watchers of a machine's session watch.
 func sessionPrefix(machine machineTag) string { return "session/" + string(machine) + "/" }

@@ -101,12 +101,12 @@ type Machine struct {
 // Machines returns all machines, sorted by name.
 func (st *State) Machines() (all []Machine, err error) {
 	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
-		return snapshot.Scan("machine/", func(key string, data []byte) error {
+		return snapshot.Scan(machinesPrefix, func(key string, data []byte) error {
 			record, err := decodeAt[machineRecord](key, data)
 			if err != nil {
 				return errors.Trace(err)
 			}
-			at, _, _ := strings.Cut(strings.TrimPrefix(key, "machine/"), "/")
+			at, _, _ := strings.Cut(strings.TrimPrefix(key, machinesPrefix), "/")
 			tag, err := names.ParseMachineTag(at)
 			if err != nil {
 				return errors.Annotatef(err, "key %q", key)

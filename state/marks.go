@@ -2,6 +2,8 @@ package state
 
 import (
 	"fmt"
+	"path"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -162,12 +164,27 @@ func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 		tx.setIdentity(&i)
 		tx.setNumbers(tx.numbers().max(numbers))
 		for _, key := range keys {
-			if err := tx.invalidateAttachments(key[len(storagePrefix):]); err != nil {
+			name, ok := strings.CutPrefix(key, storagePrefix)
+			if !ok {
+				tx.forgetFence(key)
+				continue
+			}
+			if err := tx.invalidateAttachments(name); err != nil {
 				return errors.Trace(err)
 			}
 		}
 		return tx.err
-	}, storagePrefix)
+	}, storagePrefix, machinesPrefix)
+}
+
+// forgetFence removes the fence from the record of a machine, if key is that of one, in a state of a
+// new generation: the machine may have returned since the backup. A user who knows that it is off
+// fences it again.
+func (tx *txn) forgetFence(key string) {
+	if record, ok := read[machineRecord](&tx.reader, key); ok && path.Base(key) == machineComponent && record.Fenced != nil {
+		record.Fenced = nil
+		tx.write(key, &record)
+	}
 }
 
 // invalidateAttachments marks the attachments of a storage instance as unverified, in a state

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state"
 )
 
@@ -249,5 +250,61 @@ func TestFencedMachineReturns(t *testing.T) {
 		t.Errorf("machine %+v", all[0])
 	}
 	wantError(t, w.FenceMachine(names.NewMachineTag("7")), errors.NotFound)
+	w.check()
+}
+
+// A fence knows the boot ID of a machine whose agent was replaced since.
+// Fault F36.
+func TestFenceAfterAgentWasReplaced(t *testing.T) {
+	w := newWorld(t)
+	enrolled, err := w.Enrol(w.token(role.Machine, "", 1), "web", []byte("first"))
+	w.must(err)
+	session, err := w.OpenSession(enrolled.Machine, "", "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(session))
+	_, err = w.Enrol(w.token(role.Machine, "web", 1), "web", []byte("second"))
+	w.must(err)
+	w.must(w.FenceMachine(enrolled.Machine))
+	_, err = w.OpenSession(enrolled.Machine, "", "boot-1")
+	wantError(t, err, errors.Forbidden, "it has not been restarted since")
+	_, err = w.OpenSession(enrolled.Machine, "", "boot-2")
+	w.must(err)
+	w.check()
+}
+
+// In a restored state, the last boot ID of a machine is not known: it has been restarted only if its
+// agent returns with another boot ID than it had first after the fence.
+// Fault F36.
+func TestFenceInRestoredState(t *testing.T) {
+	w := newWorld(t)
+	first, err := w.OpenSession(machine0, "", "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(first))
+	w.must(w.RaiseGeneration())
+	w.must(w.FenceMachine(machine0))
+	for _, boot := range []string{"", "boot-2", "boot-2", ""} { // of a session since the backup
+		_, err := w.OpenSession(machine0, "", boot)
+		wantError(t, err, errors.Forbidden, "it has not been restarted since")
+	}
+	second, err := w.OpenSession(machine0, "", "boot-3")
+	w.must(err)
+	w.must(w.ConfirmSession(second))
+	w.check()
+}
+
+// A machine that was fenced at the time of a backup may have returned since.
+func TestFenceOfBackupDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	session, err := w.OpenSession(machine0, "", "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(session))
+	w.must(w.FenceMachine(machine0))
+	w.must(w.RaiseGeneration())
+	if m, err := w.Machines(); err != nil || !m[0].Fenced.IsZero() {
+		t.Errorf("machine %+v, %v", m[0], err)
+	}
+	w.must(w.FinishFences())
+	_, err = w.OpenSession(machine0, "", "boot-1")
+	w.must(err)
 	w.check()
 }

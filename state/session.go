@@ -60,22 +60,23 @@ const ErrSessionEnded = errors.ConstError("the session has ended")
 func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (Session, error) {
 	at := newMachineTag(machine)
 	opened := Session{Machine: machine, Secret: rand.Text()}
-	refused := false
+	var refusal error
 	err := st.update(func(tx *txn) error {
-		refused = false
+		refusal = nil
 		if !tx.has(machineKey(at)) {
 			return errors.NewNotFound(nil, "there is no such machine")
 		}
 		record, _ := read[sessionRecord](&tx.reader, sessionKey(at))
 		generation := tx.identity().Generation
 		if record.Generation == generation && !record.admits(secret) {
-			refused = true
 			record.Refused = tx.now
 			tx.write(sessionKey(at), &record)
+			refusal = errors.NewUnauthorized(nil,
+				"the secret of its last session is not the current one: another agent uses a copy of its directory, or the directory was restored from a backup")
 			return nil
 		}
-		if err := tx.endFence(at, bootID); err != nil {
-			return err
+		if refusal = tx.endFence(at, bootID); refusal != nil {
+			return nil
 		}
 		if record.Confirmed {
 			record.Former, record.Confirmed = record.Secret, false
@@ -88,9 +89,8 @@ func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (S
 		tx.write(sessionKey(at), &record)
 		return nil
 	})
-	if err == nil && refused {
-		err = errors.NewUnauthorized(nil,
-			"the secret of its last session is not the current one: another agent uses a copy of its directory, or the directory was restored from a backup")
+	if err == nil {
+		err = refusal
 	}
 	if err != nil {
 		return Session{}, errors.Annotatef(err, "opening a session of machine %s", machine.Id())
@@ -138,7 +138,8 @@ func (st *State) ConfirmSession(s Session) error {
 func (tx *txn) endSession(machine machineTag) {
 	record, ok := read[sessionRecord](&tx.reader, sessionKey(machine))
 	if ok {
-		ended := sessionRecord{Number: record.Number + 1, Generation: record.Generation}
+		// The boot ID is still that of the machine.
+		ended := sessionRecord{Number: record.Number + 1, Generation: record.Generation, BootID: record.BootID}
 		tx.write(sessionKey(machine), &ended)
 	}
 }

@@ -146,6 +146,24 @@ type FilesystemRemarker interface {
 	FilesystemRemark(filesystemId string) string
 }
 
+// AttachmentLister is an optional capability of a [VolumeSource] that knows which machines have
+// its volumes. It matters where a caller can be replaced by another one while its calls are
+// under way: the new caller then learns what they have done.
+type AttachmentLister interface {
+	// ListVolumeAttachments returns every attachment of the source's volumes, in no particular
+	// order. It changes nothing. An error means that nothing is known; it satisfies
+	// errors.IsNotSupported if the source cannot list attachments.
+	ListVolumeAttachments(ctx envcontext.ProviderCallContext) ([]ListedAttachment, error)
+}
+
+// ListedAttachment says which machine has a volume.
+type ListedAttachment struct {
+	VolumeId string
+
+	// Machine is that of the parameters with which the volume was attached.
+	Machine names.Tag
+}
+
 // VolumeRemarker is an optional capability of a [VolumeSource] that has remarks on volumes
 // which are attached well: for example, that their space is not guaranteed.
 type VolumeRemarker interface {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/stowage-io/stowage/examples/internal/volumes"
 )
@@ -39,6 +40,12 @@ func run() error {
 	dir.IsAttached = func(id string) (bool, error) {
 		holder, err := p.holder(id)
 		return holder != "", err
+	}
+	// A server that takes over from another one wants to know who has which volume.
+	dir.Machine = func(id string) (string, error) {
+		holder, err := p.holder(id)
+		machine, _, _ := strings.Cut(holder, " ")
+		return machine, err
 	}
 	return dir.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
 		"create-volumes":   dir.Create,

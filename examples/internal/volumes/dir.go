@@ -22,6 +22,9 @@ type Dir struct {
 	root string
 	// IsAttached reports whether a volume is attached anywhere.
 	IsAttached func(id string) (bool, error)
+	// Machine returns the name of the machine that a volume is attached to, or "". Nil: the program
+	// does not know the machines.
+	Machine func(id string) (string, error)
 }
 
 // Open returns the volumes beside the program, and excludes other runs until unlock is called. The
@@ -221,6 +224,11 @@ func (d *Dir) List() ([]Result, error) {
 		}
 		if r.Attached, err = d.IsAttached(id); err != nil {
 			return nil, err
+		}
+		if d.Machine != nil {
+			if r.Machine, err = d.Machine(id); err != nil {
+				return nil, err
+			}
 		}
 		results = append(results, r)
 	}

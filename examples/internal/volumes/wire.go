@@ -32,6 +32,7 @@ type Result struct {
 
 	Tags     map[string]string `json:"tags,omitempty"`
 	Attached bool              `json:"attached,omitempty"`
+	Machine  string            `json:"machine,omitempty"`
 }
 
 // Attachment says how a machine finds the device of a volume.
@@ -93,6 +94,7 @@ func (d *Dir) Serve(operations map[string]func(Argument) (Result, error)) error 
 		return err
 	}
 	results := []Result{}
+	answer := map[string]any{}
 	do, ok := operations[os.Args[1]]
 	switch {
 	case ok:
@@ -100,6 +102,9 @@ func (d *Dir) Serve(operations map[string]func(Argument) (Result, error)) error 
 		var err error
 		if results, err = d.List(); err != nil {
 			return err
+		}
+		if d.Machine != nil {
+			answer["machines-known"] = true
 		}
 	default:
 		do = func(Argument) (Result, error) {
@@ -113,5 +118,6 @@ func (d *Dir) Serve(operations map[string]func(Argument) (Result, error)) error 
 		}
 		results = append(results, r)
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]any{"results": results})
+	answer["results"] = results
+	return json.NewEncoder(os.Stdout).Encode(answer)
 }

@@ -68,6 +68,11 @@
 //	             object
 //	tags         list: the tags that the volume was made with
 //	attached     list: true if the volume is attached to a machine
+//	machine      list: the machine-N that the volume is attached to
+//
+// An answer to list-volumes with the member machines-known, true, beside the results says that
+// each volume which is attached to a machine has that machine in its result. A server that takes
+// over from another one then knows what is attached already. Otherwise machine is ignored.
 //
 // The members of an attachment say how the machine finds the volume's block device. They need
 // not repeat the volume's hardware-id and wwn.

@@ -85,9 +85,9 @@ func (p devicePlan) run(ctx context.Context, operation string, attributes map[st
 			arg.Attributes[key] = value
 		}
 	}
-	results, err := (&source{name: of.name, path: of.path}).call(ctx, operation, []argument{arg})
+	got, err := (&source{name: of.name, path: of.path}).call(ctx, operation, []argument{arg})
 	if err != nil {
 		return result{}, errors.Trace(err)
 	}
-	return results[0], nil
+	return got.Results[0], nil
 }

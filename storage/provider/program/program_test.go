@@ -314,6 +314,38 @@ func TestListVolumeOwners(t *testing.T) {
 	}
 }
 
+// A program can say which machines have its volumes.
+// Fault F38.
+func TestListVolumeAttachments(t *testing.T) {
+	s := newRecorder(t)
+	lister, ctx := s.source().(storage.AttachmentLister), callContext(t)
+	s.answer("list-volumes", `{"results": [{"volume-id": "b", "machine": "machine-7", "attached": true}, {"volume-id": "a"}, {"volume-id": "c", "machine": "machine-0"}], "machines-known": true}`)
+	got, err := lister.ListVolumeAttachments(ctx)
+	want := []storage.ListedAttachment{{VolumeId: "b", Machine: names.NewMachineTag("7")}, {VolumeId: "c", Machine: machine}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("listed %+v, %v, want %+v", got, err, want)
+	}
+	s.wantRequest("list-volumes", `{"arguments": []}`)
+	for answer, want := range map[string]string{
+		`{"results": [{"volume-id": "a", "attached": true}], "machines-known": true}`:                           "volume a without the machine",
+		`{"results": [{"volume-id": "a", "machine": "host"}], "machines-known": true}`:                          `the machine "host": want machine-N`,
+		`{"results": [{"volume-id": "a", "machine": "\u0007"}], "machines-known": true}`:                        "not printable",
+		`{"results": [{"machine": "machine-0"}], "machines-known": true}`:                                       "neither a volume-id nor an error",
+		`{"results": [{"error": {"message": "no lists", "code": "not-supported"}}], "machines-known": true}`:    "no lists",
+		`{"results": [{"volume-id": "a", "machine": "machine-0"}, {"volume-id": "a"}], "machines-known": true}`: "twice",
+	} {
+		s.answer("list-volumes", answer)
+		if got, err := lister.ListVolumeAttachments(ctx); err == nil || got != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("answer %s gives %+v, %v", answer, got, err)
+		}
+	}
+	// One that does not know the machines lists volumes all the same.
+	s.answer("list-volumes", `{"results": [{"volume-id": "a", "attached": true}]}`)
+	if _, err := lister.ListVolumeAttachments(ctx); !errors.Is(err, errors.NotSupported) {
+		t.Errorf("got %v, want not supported", err)
+	}
+}
+
 func TestListDescribeAndRemoveVolumes(t *testing.T) {
 	s := newRecorder(t)
 	source, ctx := s.source(), callContext(t)

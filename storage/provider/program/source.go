@@ -21,6 +21,7 @@ const maxAnswer = 16 << 20
 var (
 	_ storage.VolumeOwnerLister = (*source)(nil)
 	_ storage.NewVolumes        = (*source)(nil)
+	_ storage.AttachmentLister  = (*source)(nil)
 )
 
 // source runs the program for each bulk call.
@@ -59,13 +60,13 @@ func (s *source) IsNewVolume(id string) bool {
 
 // call runs the program for one operation. The results have the order and number of the
 // arguments, unless there are no arguments.
-func (s *source) call(ctx context.Context, operation string, args []argument) ([]result, error) {
+func (s *source) call(ctx context.Context, operation string, args []argument) (answer, error) {
 	if err := run.Check(s.path); err != nil {
-		return nil, errors.Trace(err)
+		return answer{}, errors.Trace(err)
 	}
 	input, err := json.Marshal(request{Term: envcontext.Term(ctx), Arguments: args})
 	if err != nil {
-		return nil, errors.Annotatef(err, "writing the arguments of %s", operation)
+		return answer{}, errors.Annotatef(err, "writing the arguments of %s", operation)
 	}
 	output, err := run.Command{
 		Path:      s.path,
@@ -74,19 +75,19 @@ func (s *source) call(ctx context.Context, operation string, args []argument) ([
 		MaxStdout: maxAnswer + 1,
 	}.Run(ctx)
 	if err != nil {
-		return nil, errors.Trace(err)
+		return answer{}, errors.Trace(err)
 	}
 	if len(output) > maxAnswer {
-		return nil, errors.Errorf("%s %s: its answer is longer than %d MiB", s.path, operation, maxAnswer>>20)
+		return answer{}, errors.Errorf("%s %s: its answer is longer than %d MiB", s.path, operation, maxAnswer>>20)
 	}
-	results, err := decode(output)
+	got, err := decode(output)
 	if err != nil {
-		return nil, errors.Annotatef(err, "reading the answer of %s %s", s.path, operation)
+		return answer{}, errors.Annotatef(err, "reading the answer of %s %s", s.path, operation)
 	}
-	if len(args) > 0 && len(results) != len(args) {
-		return nil, errors.Errorf("%s %s: it gave %d results for %d arguments", s.path, operation, len(results), len(args))
+	if len(args) > 0 && len(got.Results) != len(args) {
+		return answer{}, errors.Errorf("%s %s: it gave %d results for %d arguments", s.path, operation, len(got.Results), len(args))
 	}
-	return results, nil
+	return got, nil
 }
 
 // ValidateVolumeParams implements [storage.VolumeSource]. It accepts everything: the program
@@ -172,14 +173,43 @@ func (s *source) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage
 	return objects, nil
 }
 
-func (s *source) list(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
-	results, err := s.call(ctx, "list-volumes", []argument{})
-	if err != nil {
-		return nil, errors.Trace(err)
+// ListVolumeAttachments implements [storage.AttachmentLister]. The error satisfies
+// errors.IsNotSupported if the program does not say that it knows the machines.
+func (s *source) ListVolumeAttachments(ctx envcontext.ProviderCallContext) ([]storage.ListedAttachment, error) {
+	got, _, err := s.listAll(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case !got.MachinesKnown:
+		return nil, errors.NewNotSupported(nil, s.path+" list-volumes: the program does not say which machines have the volumes")
 	}
-	objects := make([]storage.OwnedObject, len(results))
-	listed := make(map[string]bool, len(results))
-	for i, r := range results {
+	var attached []storage.ListedAttachment
+	for _, r := range got.Results {
+		holder, err := r.holder()
+		if err != nil {
+			return nil, errors.Annotatef(err, "%s list-volumes", s.path)
+		}
+		if holder != nil {
+			attached = append(attached, *holder)
+		}
+	}
+	return attached, nil
+}
+
+func (s *source) list(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	_, objects, err := s.listAll(ctx)
+	return objects, err
+}
+
+// listAll returns the answer of list-volumes, and the volumes in it.
+func (s *source) listAll(ctx envcontext.ProviderCallContext) (answer, []storage.OwnedObject, error) {
+	got, err := s.call(ctx, "list-volumes", []argument{})
+	if err != nil {
+		return answer{}, nil, errors.Trace(err)
+	}
+	objects := make([]storage.OwnedObject, len(got.Results))
+	listed := make(map[string]bool, len(got.Results))
+	for i, r := range got.Results {
 		err := r.Error.err()
 		if err == nil {
 			objects[i], err = r.owned()
@@ -189,10 +219,10 @@ func (s *source) list(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject
 		}
 		listed[objects[i].ID] = true
 		if err != nil {
-			return nil, errors.Annotatef(err, "%s list-volumes", s.path)
+			return answer{}, nil, errors.Annotatef(err, "%s list-volumes", s.path)
 		}
 	}
-	return objects, nil
+	return got, objects, nil
 }
 
 // DescribeVolumes implements [storage.VolumeSource].
@@ -267,11 +297,11 @@ func (s *source) each(ctx envcontext.ProviderCallContext, operation string, n in
 	for i := range args {
 		args[i] = arg(i)
 	}
-	results, err := s.call(ctx, operation, args)
+	got, err := s.call(ctx, operation, args)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	for i, r := range results {
+	for i, r := range got.Results {
 		take(i, r)
 	}
 	return nil

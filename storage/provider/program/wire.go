@@ -38,7 +38,8 @@ type argument struct {
 }
 
 type answer struct {
-	Results []result `json:"results"`
+	Results       []result `json:"results"`
+	MachinesKnown bool     `json:"machines-known"`
 }
 
 type result struct {
@@ -53,6 +54,7 @@ type result struct {
 
 	Tags     map[string]string `json:"tags"`
 	Attached bool              `json:"attached"`
+	Machine  string            `json:"machine"`
 }
 
 type attachment struct {
@@ -75,22 +77,22 @@ type failure struct {
 
 // decode decodes an answer. An unknown member is an error: it is probably misspelt. The error
 // does not contain the content of the answer, which may be secret.
-func decode(data []byte) ([]result, error) {
+func decode(data []byte) (answer, error) {
 	if !utf8.Valid(data) {
-		return nil, errors.New("it is not text in UTF-8")
+		return answer{}, errors.New("it is not text in UTF-8")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	var a answer
 	if err := decoder.Decode(&a); err == io.EOF {
-		return nil, errors.New("it wrote nothing")
+		return answer{}, errors.New("it wrote nothing")
 	} else if err != nil {
-		return nil, errors.New(run.Printable(err.Error()))
+		return answer{}, errors.New(run.Printable(err.Error()))
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.New("it wrote more than one JSON object")
+		return answer{}, errors.New("it wrote more than one JSON object")
 	}
-	return a.Results, nil
+	return a, nil
 }
 
 // maxMessage limits the stored length of an error's message, maxID that of an ID, and maxTag
@@ -151,6 +153,24 @@ func (r result) owned() (storage.OwnedObject, error) {
 		}
 	}
 	return storage.OwnedObject{ID: info.VolumeId, Size: info.Size, ResourceTags: r.Tags, Attached: r.Attached}, nil
+}
+
+// holder returns the attachment in a result of list-volumes, or nil if no machine has the volume.
+func (r result) holder() (*storage.ListedAttachment, error) {
+	if r.Machine == "" {
+		if r.Attached {
+			return nil, errors.Errorf("the program gave volume %s without the machine that it is attached to", r.VolumeID)
+		}
+		return nil, nil
+	}
+	if err := checkText("machine", r.Machine); err != nil {
+		return nil, err
+	}
+	machine, err := names.ParseTag(r.Machine)
+	if err != nil {
+		return nil, errors.Errorf("the program gave volume %s the machine %q: want machine-N", r.VolumeID, r.Machine)
+	}
+	return &storage.ListedAttachment{VolumeId: r.VolumeID, Machine: machine}, nil
 }
 
 // info returns the volume that a result describes.

@@ -23,6 +23,7 @@ func FuzzAnswer(f *testing.F) {
 		`{"results": [{"attachment": {"device-name": "../sda", "device-link": "/dev/../x", "plan": {"device-type": "\u0000"}}}]}`,
 		`{"results": [{"attachment": {"device-name": "../sda"}}, {"attachment": {"plan": {"device-type": "\u0000"}}}]}`,
 		`{"results": [{"volume-id": "a", "tags": {"stowage-storage-uuid": "u", "\u0007": ""}, "attached": true}]}`,
+		`{"results": [{"volume-id": "a", "machine": "machine-0"}, {"volume-id": "b", "machine": "\u0007"}, {"attached": true}], "machines-known": true}`,
 		`{"results": null, "odd": 1}`, `{"results": []} {}`, `[]`, `null`, ``, `{"results": [null]}`, `{"results": [{"size-mib": -1}]}`,
 	} {
 		f.Add([]byte(answer))
@@ -34,12 +35,12 @@ func FuzzAnswer(f *testing.F) {
 				t.Errorf("%s %q does not fit on a line", what, text)
 			}
 		}
-		results, err := decode(answer)
+		got, err := decode(answer)
 		if err != nil {
 			shown("error", err.Error(), len(answer)+1024)
 			return
 		}
-		for _, r := range results {
+		for _, r := range got.Results {
 			if err := r.Error.err(); err != nil {
 				shown("error", err.Error(), 2048)
 			}
@@ -57,6 +58,11 @@ func FuzzAnswer(f *testing.F) {
 				shown("error", err.Error(), 1024)
 			} else {
 				shown("volume-id", object.ID, maxID)
+				if holder, err := r.holder(); err != nil {
+					shown("error", err.Error(), 1024)
+				} else if holder != nil {
+					shown("machine", holder.Machine.String(), maxID)
+				}
 				for name, value := range object.ResourceTags {
 					shown("tag", name, maxID)
 					shown("value", value, maxTag)

@@ -3,9 +3,11 @@ package providertest
 import (
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -143,6 +145,59 @@ func checkChecking(b *bench) {
 			check = b.source.checker()
 		}
 	}
+}
+
+func checkAttachmentsAreListed(b *bench) {
+	list := func() func(envcontext.ProviderCallContext) ([]storage.ListedAttachment, error) {
+		lister, ok := b.source.(*volumes).VolumeSource.(storage.AttachmentLister)
+		if !ok {
+			b.Skip("the source does not list attachments")
+		}
+		return lister.ListVolumeAttachments
+	}
+	list()
+	all := b.some(3)
+	b.detach(all...)
+	check := func(when string, attached ...*entity) {
+		b.Helper()
+		listed, err := list()(b.ctx)
+		if errors.Is(err, errors.NotSupported) {
+			b.Skipf("the source does not list attachments: %v", err)
+		}
+		if err != nil {
+			b.Fatalf("%s: listing attachments: %v", when, err)
+		}
+		for _, e := range all {
+			count := 0
+			for _, a := range listed {
+				if a.VolumeId != e.id {
+					continue
+				}
+				count++
+				if a.Machine != e.host.Machine {
+					b.Errorf("%s: %s is listed as attached to %v, want %v", when, e.tag, a.Machine, e.host.Machine)
+				}
+			}
+			want := 0
+			if slices.Contains(attached, e) {
+				want = 1
+			}
+			if count != want {
+				b.Errorf("%s: %s is listed %d times, want %d", when, e.tag, count, want)
+			}
+		}
+	}
+	check("before attaching")
+	b.attach(all[0], all[1])
+	check("after attaching", all[0], all[1])
+	b.restart()
+	check("after a restart", all[0], all[1])
+	b.attach(all[1])
+	check("after attaching again", all[0], all[1])
+	b.detach(all[0])
+	check("after detaching", all[1])
+	b.remove(all[1])
+	check("after destroying")
 }
 
 func checkDetachIsIdempotent(b *bench) {

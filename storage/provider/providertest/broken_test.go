@@ -80,6 +80,10 @@ const (
 	wipesWhatItImports     flaw = "wipes what it imports"
 	leavesSomething        flaw = "leaves something of what it destroys"
 
+	listsDetached            flaw = "lists what is not attached as attached"
+	listsAnotherMachine      flaw = "lists another machine than the one that has the volume"
+	listsAttachmentsOfItsOwn flaw = "lists attachments only of what this source has made"
+
 	forgetsTags            flaw = "lists owners, but keeps no tags"
 	forgetsSizes           flaw = "lists owners with a wrong size"
 	listsOwnersOddly       flaw = "lists owners in any order"
@@ -178,6 +182,10 @@ var breakages = []struct {
 	{doesNotImportTwice, both("ImportTakesOver"), nil},
 	{wipesWhatItImports, both("ImportTakesOver"), nil},
 	{leavesSomething, both("NothingIsLeft"), nil},
+
+	{listsDetached, volumesOnly("AttachmentsAreListed"), nil},
+	{listsAnotherMachine, volumesOnly("AttachmentsAreListed"), nil},
+	{listsAttachmentsOfItsOwn, volumesOnly("AttachmentsAreListed"), nil},
 
 	{forgetsTags, both("OwnersAreListed"), nil},
 	{forgetsSizes, both("OwnersAreListed"), nil},

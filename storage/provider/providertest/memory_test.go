@@ -70,6 +70,7 @@ type object struct {
 
 	// attached counts the attachments; a sound provider has one at most.
 	attached int
+	machine  names.Tag
 	path     string
 	readOnly bool
 }
@@ -562,6 +563,7 @@ func (s *memorySource) attach(id string, p storage.AttachmentParams, path string
 		}
 		path = "/memory/" + id
 	}
+	o.machine = p.Machine
 	o.attached, o.path, o.readOnly = 1, path, p.ReadOnly && s.flaw != ignoresReadOnly
 	return o, nil
 }
@@ -782,6 +784,26 @@ func (s *memoryVolumes) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids [
 // ListVolumeOwners implements [storage.VolumeOwnerLister].
 func (s *memoryVolumes) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	return s.owners(ctx)
+}
+
+// ListVolumeAttachments implements [storage.AttachmentLister].
+func (s *memoryVolumes) ListVolumeAttachments(ctx envcontext.ProviderCallContext) ([]storage.ListedAttachment, error) {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer end()
+	var listed []storage.ListedAttachment
+	for id, o := range s.objects {
+		switch {
+		case o.kind != s.kind || o.attached == 0 && s.flaw != listsDetached || !s.own[id] && s.flaw == listsAttachmentsOfItsOwn:
+		case s.flaw == listsAnotherMachine:
+			listed = append(listed, storage.ListedAttachment{VolumeId: id, Machine: names.NewMachineTag("99")})
+		default:
+			listed = append(listed, storage.ListedAttachment{VolumeId: id, Machine: o.machine})
+		}
+	}
+	return listed, nil
 }
 
 // TagVolumes implements [storage.VolumeTagger].

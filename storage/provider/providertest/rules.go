@@ -143,6 +143,11 @@ func sourceRules() []sourceRule {
 		contract: "A source that lists owners keeps the resource tags from creation. It lists everything that it has made, in the order of the IDs, each with its size, its tags and whether it is attached.",
 		check:    checkOwners,
 	}, {
+		name:     "AttachmentsAreListed",
+		contract: "A source that lists attachments lists each attached volume once, with the machine that has it, and no other volumes.",
+		only:     storage.StorageKindBlock,
+		check:    checkAttachmentsAreListed,
+	}, {
 		name:     "CreateAdoptsOnlyItsOwn",
 		contract: "A source that lists owners returns what an earlier call made with an EntityUUIDTag only for the same EntityUUIDTag. A request for the same tag with another EntityUUIDTag, or without one, gets other storage or an error.",
 		check:    checkAdoption,

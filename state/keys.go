@@ -27,11 +27,7 @@ const (
 	importPrefix   = "importing/"
 	tokenPrefix    = "token/"
 	authorityKey   = "authority"
-	userPrefix     = "user/"
-	machinesPrefix = "machine/"
-
-	// machineComponent is the last component of the key of a machine's record.
-	machineComponent = "machine"
+	callPrefix     = "call/"
 )
 
 // tokenKey is the key of a token, by its ID.

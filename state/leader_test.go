@@ -2,12 +2,16 @@ package state_test
 
 import (
 	"context"
+	"reflect"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 )
 
@@ -52,5 +56,101 @@ func TestLeaderReportsNothingLate(t *testing.T) {
 	}
 	if results, err := leader.Life([]names.Tag{volume}); err != nil || results[0].Error != nil {
 		t.Errorf("reading after the lease has ended: %v, %v", results, err)
+	}
+}
+
+// ofTerm is a lease with a term.
+type ofTerm struct {
+	lease
+	term uint64
+}
+
+func (l ofTerm) Term() uint64 { return l.term }
+
+// The calls that a server was making are known to the server that takes over, until one of them
+// removes the notes.
+// Fault F38.
+func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
+	w := openWorld(t, leasedStore{newStore(t)})
+	volume, other := names.NewVolumeTag("0"), names.NewVolumeTag("1")
+	check := func(a *state.Accessor, want ...state.AttachmentCall) {
+		t.Helper()
+		if got, err := a.AttachmentCalls(); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the calls are %+v, %v, want %+v", got, err, want)
+		}
+	}
+	first := ofTerm{make(lease), 9}
+	old := w.ForLeader(first)
+	check(old)
+	attach := state.AttachmentCall{Volume: volume, Machine: machine0, VolumeID: "a", InstanceID: "i-0", Provider: "disk", Window: time.Minute}
+	making := state.AttachmentCall{Volume: other, Machine: machine1, Provider: "disk", Window: time.Second}
+	w.must(old.NoteAttachmentCalls([]state.AttachmentCall{attach, making}))
+	attach.Term, making.Term = 9, 9
+	check(old, attach, making)
+
+	// The outcome of one is not known when the next one is made.
+	detach := attach
+	detach.Detach, detach.Window = true, time.Second
+	w.must(old.NoteAttachmentCalls([]state.AttachmentCall{detach}))
+	detach.Window = time.Minute
+	w.must(old.NoteAttachmentCalls([]state.AttachmentCall{attach}))
+	check(old, detach, making)
+
+	// Another server takes over. The first one can note nothing, and remove nothing.
+	close(first.lease)
+	leader := w.ForLeader(ofTerm{make(lease), 10})
+	for what, err := range map[string]error{
+		"noting":   old.NoteAttachmentCalls([]state.AttachmentCall{attach}),
+		"removing": old.RemoveAttachmentCalls([]state.AttachmentCall{detach, making}),
+	} {
+		if !errors.Is(err, kv.ErrLeaseLost) {
+			t.Errorf("%s a call after the lease has ended: %v", what, err)
+		}
+	}
+	w.must(leader.NoteAttachmentCalls([]state.AttachmentCall{attach}))
+	again := attach
+	again.Term = 10
+	check(leader, again, detach, making) // sorted as texts
+	w.must(leader.RemoveAttachmentCalls([]state.AttachmentCall{again, making}))
+	check(leader, detach)
+	w.must(leader.RemoveAttachmentCalls([]state.AttachmentCall{detach, detach}))
+	check(leader)
+	if err := w.ForEnviron().NoteAttachmentCalls([]state.AttachmentCall{attach}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("noting a call without a lease: %v", err)
+	}
+}
+
+// As many calls as there are can be noted, in transactions that the store allows.
+func TestCallsAreNotedInBoundedTransactions(t *testing.T) {
+	w := openWorld(t, &boundedStore{Store: newStore(t), keys: 100})
+	a := w.ForLeader(ofTerm{make(lease), 1})
+	calls := make([]state.AttachmentCall, 300)
+	for i := range calls {
+		calls[i] = state.AttachmentCall{Volume: names.NewVolumeTag(strconv.Itoa(i)), Machine: machine0}
+	}
+	w.must(a.NoteAttachmentCalls(calls))
+	noted, err := a.AttachmentCalls()
+	if err != nil || len(noted) != len(calls) {
+		t.Errorf("%d calls are noted, %v", len(noted), err)
+	}
+	w.must(a.RemoveAttachmentCalls(noted))
+	if noted, err = a.AttachmentCalls(); err != nil || len(noted) > 0 {
+		t.Errorf("%d calls are noted, %v", len(noted), err)
+	}
+}
+
+func TestMachineIsFoundByTag(t *testing.T) {
+	w := newWorld(t)
+	tag, err := w.AddMachine("web")
+	w.must(err)
+	w.must(w.FenceMachine(tag))
+	if m, err := w.Machine(tag); err != nil || m.Tag != tag || m.Name != "web" || !m.Fenced.Equal(start) {
+		t.Errorf("got %+v, %v", m, err)
+	}
+	if m, err := w.Machine(machine0); err != nil || m.Name != "0" || !m.Fenced.IsZero() {
+		t.Errorf("got %+v, %v", m, err)
+	}
+	if _, err := w.Machine(names.NewMachineTag("99")); !errors.Is(err, errors.NotFound) {
+		t.Errorf("a machine that does not exist: %v", err)
 	}
 }

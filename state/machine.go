@@ -111,24 +111,42 @@ func (st *State) Machines() (all []Machine, err error) {
 			if err != nil {
 				return errors.Annotatef(err, "key %q", key)
 			}
-			session, _ := read[sessionRecord](r, sessionKey(machineTag(at)))
-			var fenced time.Time
-			if record.Fenced != nil {
-				fenced = record.Fenced.Time
-			}
-			all = append(all, Machine{
-				Fenced:     fenced,
-				Tag:        tag,
-				Name:       cmp.Or(record.Name, tag.Id()),
-				InstanceID: record.InstanceID,
-				Session:    session.info(),
-				Presence:   r.presence(machineTag(at)),
-			})
+			all = append(all, r.machine(tag, record))
 			return nil
 		})
 	})
 	slices.SortFunc(all, func(a, b Machine) int { return strings.Compare(a.Name, b.Name) })
 	return all, errors.Trace(err)
+}
+
+// Machine returns a machine. The error satisfies errors.IsNotFound if there is no such machine.
+func (st *State) Machine(tag names.MachineTag) (m Machine, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		record, ok := read[machineRecord](r, machineKey(newMachineTag(tag)))
+		if !ok {
+			return errors.NotFoundf("machine %s", tag.Id())
+		}
+		m = r.machine(tag, record)
+		return nil
+	})
+	return m, errors.Trace(err)
+}
+
+func (r *reader) machine(tag names.MachineTag, record machineRecord) Machine {
+	at := newMachineTag(tag)
+	session, _ := read[sessionRecord](r, sessionKey(at))
+	var fenced time.Time
+	if record.Fenced != nil {
+		fenced = record.Fenced.Time
+	}
+	return Machine{
+		Tag:        tag,
+		Name:       record.name(at),
+		InstanceID: record.InstanceID,
+		Session:    session.info(),
+		Presence:   r.presence(at),
+		Fenced:     fenced,
+	}
 }
 
 // MachineNamed returns the tag of the machine with the name, or with the number. The error

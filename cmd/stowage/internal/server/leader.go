@@ -9,6 +9,7 @@ import (
 	"github.com/juju/worker/v4/dependency"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/takeover"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -64,7 +65,13 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			own.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
 				return envcontext.New(envcontext.WithTerm(ctx, lease.Term()))
 			}
-			return withAccessors(storageprovisioner.EnvironManifold(own), s.state.ForLeader(lease)).Start(ctx, nil)
+			accessors := s.state.ForLeader(lease)
+			guard, err := takeover.New(takeover.Config{State: accessors, Machine: s.state.Machine, Lease: lease, Clock: s.config.Clock})
+			if err != nil {
+				return nil, errors.Trace(err)
+			}
+			own.Registry = guard.Registry(own.Registry)
+			return withAccessors(storageprovisioner.EnvironManifold(own), accessors).Start(ctx, nil)
 		})
 	}}, nil
 }

@@ -1,0 +1,438 @@
+package takeover
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// volumes is a guarded source of volumes. The calls of each volume come one at a time.
+type volumes struct {
+	storage.VolumeSource
+	capabilities
+	takeover *Takeover
+	key      sourceKey
+}
+
+// CreateVolumes implements [storage.VolumeSource]. A volume that may be attached by a server before
+// this one is only made, and attached by AttachVolumes: it has to be detached first, for which its
+// ID must be known.
+func (s *volumes) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	results := make([]storage.CreateVolumesResult, len(all))
+	made := slices.Clone(all)
+	var calls []state.AttachmentCall
+	var begun []int
+	for i := range made {
+		if p := made[i].Attachment; p != nil {
+			call, err := s.call(*p, made[i].Tag, false)
+			if err == nil {
+				var late []state.AttachmentCall
+				if late, err = s.takeover.lateCalls(call.Volume, call.Machine); len(late) > 0 {
+					made[i].Attachment = nil
+				}
+			}
+			if err != nil {
+				results[i].Error = err
+				continue
+			}
+			if made[i].Attachment != nil {
+				calls = append(calls, call)
+			}
+		}
+		begun = append(begun, i)
+	}
+	err := s.make(begun, calls, func(i int, err error) { results[i].Error = err }, func() ([]error, error) {
+		got, err := s.VolumeSource.CreateVolumes(ctx, pick(made, begun))
+		if err = checkCount(len(got), len(begun), err); err != nil {
+			return nil, err
+		}
+		var errs []error // of those that have a note
+		for n, i := range begun {
+			results[i] = got[n]
+			if v := got[n].Volume; v != nil {
+				s.takeover.learnID(s.key.provider, v.VolumeId, made[i].Tag)
+			}
+			if made[i].Attachment != nil {
+				errs = append(errs, got[n].Error)
+			}
+		}
+		return errs, nil
+	})
+	return results, err
+}
+
+// AttachVolumes implements [storage.VolumeSource].
+func (s *volumes) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	results := make([]storage.AttachVolumesResult, len(all))
+	if len(all) == 0 {
+		return results, nil
+	}
+	s.takeover.settlePast()
+	targets := make([]target, len(all))
+	for i, p := range all {
+		machine, _ := p.Machine.(names.MachineTag) // call returns the error
+		targets[i] = target{p.Volume, p.VolumeId, machine}
+	}
+	errs := s.settle(ctx, targets)
+	listed := s.listed(ctx, all, errs)
+	var calls []state.AttachmentCall
+	var begun []int
+	for i, p := range all {
+		call, err := s.call(p, p.Volume, false)
+		switch {
+		case errs[i] != nil:
+			results[i].Error = errs[i]
+		case err != nil:
+			results[i].Error = err
+		case listed[i] != nil:
+			results[i].VolumeAttachment = listed[i]
+		default:
+			calls, begun = append(calls, call), append(begun, i)
+		}
+	}
+	err := s.make(begun, calls, func(i int, err error) { results[i].Error = err }, func() ([]error, error) {
+		got, err := s.VolumeSource.AttachVolumes(ctx, pick(all, begun))
+		if err = checkCount(len(got), len(begun), err); err != nil {
+			return nil, err
+		}
+		errs := make([]error, len(begun))
+		for n, i := range begun {
+			results[i], errs[n] = got[n], got[n].Error
+			s.takeover.listing(s.key).remove(all[i].VolumeId)
+		}
+		return errs, nil
+	})
+	return results, err
+}
+
+// DetachVolumes implements [storage.VolumeSource].
+func (s *volumes) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]error, error) {
+	results := make([]error, len(all))
+	if len(all) == 0 {
+		return results, nil
+	}
+	s.takeover.settlePast()
+	var calls []state.AttachmentCall
+	var begun []int
+	// The notes that a success settles: of calls that came before this one, or not at all.
+	var past []state.AttachmentCall
+	for i, p := range all {
+		call, err := s.call(p, p.Volume, true)
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		calls, begun = append(calls, call), append(begun, i)
+		for _, c := range s.takeover.earlierCalls(p.Volume) {
+			if c.Machine == call.Machine && s.takeover.isPast(c) {
+				past = append(past, c)
+			}
+		}
+	}
+	err := s.make(begun, calls, func(i int, err error) { results[i], past = err, nil }, func() ([]error, error) {
+		got, err := s.VolumeSource.DetachVolumes(ctx, pick(all, begun))
+		if err = checkCount(len(got), len(begun), err); err != nil {
+			return nil, err
+		}
+		failed := make(map[names.VolumeTag]bool)
+		for n, i := range begun {
+			if results[i] = got[n]; got[n] != nil {
+				failed[all[i].Volume] = true
+			} else {
+				s.takeover.listing(s.key).remove(all[i].VolumeId)
+			}
+		}
+		past = slices.DeleteFunc(past, func(c state.AttachmentCall) bool { return failed[c.Volume] })
+		return got, nil
+	})
+	if err != nil {
+		return results, err
+	}
+	// If this fails, the volumes are detached again before they are attached elsewhere.
+	_ = s.takeover.settled(past)
+	return results, nil
+}
+
+// DestroyVolumes implements [storage.VolumeSource].
+func (s *volumes) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, ids, s.VolumeSource.DestroyVolumes)
+}
+
+// ReleaseVolumes implements [storage.VolumeSource].
+func (s *volumes) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, ids, s.VolumeSource.ReleaseVolumes)
+}
+
+// remove destroys or releases volumes that no late call can attach.
+func (s *volumes) remove(
+	ctx envcontext.ProviderCallContext, ids []string, remove func(envcontext.ProviderCallContext, []string) ([]error, error),
+) ([]error, error) {
+	s.takeover.settlePast()
+	var targets []target
+	var settling []int
+	for i, id := range ids {
+		if tag, ok := s.takeover.volumeOf(s.key.provider, id); ok {
+			targets, settling = append(targets, target{volume: tag, id: id}), append(settling, i)
+		}
+	}
+	results := make([]error, len(ids))
+	for n, err := range s.settle(ctx, targets) {
+		results[settling[n]] = err
+	}
+	var begun []int
+	for i := range ids {
+		if results[i] == nil {
+			begun = append(begun, i)
+		}
+	}
+	err := s.make(begun, nil, func(i int, err error) { results[i] = err }, func() ([]error, error) {
+		got, err := remove(ctx, pick(ids, begun))
+		if err = checkCount(len(got), len(begun), err); err != nil {
+			return nil, err
+		}
+		for n, i := range begun {
+			results[i] = got[n]
+		}
+		return nil, nil
+	})
+	return results, err
+}
+
+// make makes a call for the begun arguments, if there are any. It notes calls before, and removes
+// the notes of those with a known outcome: do returns an error for each of them. If the call cannot
+// be made, it calls fail for each argument.
+func (s *volumes) make(begun []int, calls []state.AttachmentCall, fail func(int, error), do func() ([]error, error)) error {
+	if len(begun) == 0 {
+		return nil
+	}
+	if err := s.takeover.begin(calls); err != nil {
+		for _, i := range begun {
+			fail(i, errors.Trace(err))
+		}
+		return nil
+	}
+	errs, err := do()
+	if err != nil {
+		return err
+	}
+	var known []state.AttachmentCall
+	for n, err := range errs {
+		if isKnown(err) {
+			known = append(known, calls[n])
+		}
+	}
+	s.takeover.end(known)
+	return nil
+}
+
+// call returns the note of a call.
+func (s *volumes) call(p storage.VolumeAttachmentParams, volume names.VolumeTag, detach bool) (state.AttachmentCall, error) {
+	machine, ok := p.Machine.(names.MachineTag)
+	if !ok {
+		return state.AttachmentCall{}, errors.NotSupportedf("attaching %s to %v, which is no machine,", names.ReadableString(volume), p.Machine)
+	}
+	return state.AttachmentCall{
+		Volume: volume, Machine: machine, Detach: detach, VolumeID: p.VolumeId,
+		InstanceID: p.InstanceId, Provider: s.key.provider, Window: s.takeover.config.Window,
+	}, nil
+}
+
+// target is a volume that is to be attached to a machine, or nowhere.
+type target struct {
+	volume  names.VolumeTag
+	id      string
+	machine names.MachineTag
+}
+
+// lateCalls returns the notes of earlier terms that have to be settled before a volume can be
+// attached to a machine: those of calls on other machines. The error says why they cannot be
+// settled yet.
+func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) ([]state.AttachmentCall, error) {
+	var late []state.AttachmentCall
+	for _, c := range t.earlierCalls(volume) {
+		if c.Machine == machine && !c.Detach {
+			continue
+		}
+		if !t.isPast(c) {
+			m, err := t.config.Machine(c.Machine)
+			switch {
+			case errors.Is(err, errors.NotFound):
+			case err != nil:
+				return nil, errors.Trace(err)
+			case m.Fenced.IsZero():
+				return nil, storage.Transient(fmt.Errorf(
+					"%s: a server that was replaced may still %s machine %s: this goes on %s after the takeover, or when the machine is off and fenced (`stowage machine fence %[3]s --confirmed`)",
+					names.ReadableString(volume), map[bool]string{false: "attach it to", true: "detach it from"}[c.Detach], m.Name, c.Window))
+			}
+		}
+		if c.Machine != machine {
+			late = append(late, c)
+		}
+	}
+	return late, nil
+}
+
+// settle detaches volumes from the machines to which calls of earlier terms may have attached them,
+// other than their targets. It returns an error for each target.
+func (s *volumes) settle(ctx envcontext.ProviderCallContext, targets []target) []error {
+	errs := make([]error, len(targets))
+	var late []state.AttachmentCall
+	var of []int // the targets of late
+	for i, target := range targets {
+		calls, err := s.takeover.lateCalls(target.volume, target.machine)
+		errs[i] = err
+		for _, c := range calls {
+			isSame := func(other state.AttachmentCall) bool { return other.Volume == c.Volume && other.Machine == c.Machine }
+			if !slices.ContainsFunc(late, isSame) {
+				c.VolumeID = target.id
+				late, of = append(late, c), append(of, i)
+			}
+		}
+	}
+	if len(late) == 0 {
+		return errs
+	}
+	listing := s.takeover.listing(s.key)
+	listing.forget()
+	known, err := listing.read(ctx, s.VolumeSource)
+	if err != nil {
+		for _, i := range of {
+			errs[i] = err
+		}
+		return errs
+	}
+	var detach []storage.VolumeAttachmentParams
+	var detached []int // the indexes in late
+	for n, c := range late {
+		if known && listing.machineOf(c.VolumeID) != c.Machine {
+			continue
+		}
+		detach = append(detach, storage.VolumeAttachmentParams{
+			AttachmentParams: storage.AttachmentParams{Provider: c.Provider, Machine: c.Machine, InstanceId: c.InstanceID},
+			Volume:           c.Volume, VolumeId: c.VolumeID,
+		})
+		detached = append(detached, n)
+	}
+	results, err := s.DetachVolumes(ctx, detach)
+	for n := range detach {
+		i := of[detached[n]]
+		cause := err
+		if cause == nil {
+			cause = results[n]
+		}
+		if cause != nil && errs[i] == nil {
+			// Whatever the cause is, nothing has been attached.
+			errs[i] = errors.Errorf("%s has to be detached from machine %s first, to which a server that was replaced may have attached it: %v",
+				names.ReadableString(targets[i].volume), late[detached[n]].Machine.Id(), cause)
+		}
+	}
+	var settled []state.AttachmentCall
+	for i, target := range targets {
+		if errs[i] != nil || !slices.Contains(of, i) {
+			continue
+		}
+		for _, c := range s.takeover.earlierCalls(target.volume) {
+			if c.Machine != target.machine {
+				settled = append(settled, c)
+			}
+		}
+	}
+	if err := s.takeover.settled(settled); err != nil {
+		for _, i := range of {
+			errs[i] = errors.Trace(err)
+		}
+	}
+	return errs
+}
+
+// pick returns the elements at the indexes.
+func pick[T any](all []T, indexes []int) []T {
+	picked := make([]T, len(indexes))
+	for n, i := range indexes {
+		picked[n] = all[i]
+	}
+	return picked
+}
+
+// checkCount returns the error of a bulk call, or one if it has not returned a result for each
+// argument.
+func checkCount(got, want int, err error) error {
+	if err == nil && got != want {
+		err = errors.Errorf("provider returned %d results for %d arguments", got, want)
+	}
+	return err
+}
+
+// listed returns the attachments that need not be made, since the state has them and the source has
+// listed them, nil for others. It sets the errors of volumes that another machine has.
+func (s *volumes) listed(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams, errs []error) []*storage.VolumeAttachment {
+	listed := make([]*storage.VolumeAttachment, len(all))
+	listing := s.takeover.listing(s.key)
+	known, err := listing.read(ctx, s.VolumeSource)
+	var there []int
+	elsewhere := false
+	for i, p := range all {
+		switch {
+		case errs[i] != nil:
+		case err != nil:
+			errs[i] = err
+		case !known:
+		case listing.machineOf(p.VolumeId) == p.Machine && len(s.takeover.earlierCalls(p.Volume)) == 0:
+			there = append(there, i)
+		case listing.machineOf(p.VolumeId) != nil && listing.machineOf(p.VolumeId) != p.Machine:
+			errs[i] = fmt.Errorf("%s is attached to %s, which the state does not know: detach it there first",
+				names.ReadableString(p.Volume), names.ReadableString(listing.machineOf(p.VolumeId)))
+			elsewhere = true
+		}
+	}
+	if elsewhere {
+		listing.forget() // the next call finds out whether that has changed
+	}
+	if len(there) == 0 {
+		return listed
+	}
+	recorded, err := s.takeover.recorded(pick(all, there))
+	if err != nil {
+		return listed // they are attached again
+	}
+	for n, i := range there {
+		if r := recorded[n]; r != nil && r.ReadOnly == all[i].ReadOnly {
+			listed[i] = r
+			listing.remove(all[i].VolumeId)
+		}
+	}
+	return listed
+}
+
+// recorded returns the attachments that the state has recorded, nil for others.
+func (t *Takeover) recorded(all []storage.VolumeAttachmentParams) ([]*storage.VolumeAttachment, error) {
+	ids := make([]params.MachineStorageId, len(all))
+	for i, p := range all {
+		ids[i] = params.MachineStorageId{MachineTag: p.Machine.String(), AttachmentTag: p.Volume.String()}
+	}
+	results, err := t.config.State.VolumeAttachments(ids)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	recorded := make([]*storage.VolumeAttachment, len(all))
+	for i, r := range results {
+		if r.Error != nil {
+			continue
+		}
+		info := r.Result.Info
+		recorded[i] = &storage.VolumeAttachment{Volume: all[i].Volume, Machine: all[i].Machine, VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
+			DeviceName: info.DeviceName, DeviceLink: info.DeviceLink, BusAddress: info.BusAddress, ReadOnly: info.ReadOnly,
+		}}
+		if p := info.PlanInfo; p != nil {
+			recorded[i].PlanInfo = &storage.VolumeAttachmentPlanInfo{DeviceType: p.DeviceType, DeviceAttributes: p.DeviceAttributes}
+		}
+	}
+	return recorded, nil
+}

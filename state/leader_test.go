@@ -33,6 +33,7 @@ type lease chan struct{}
 
 func (lease) Term() uint64                  { return 1 }
 func (l lease) Done() <-chan struct{}       { return l }
+func (lease) Grace() time.Duration          { return 5 * time.Second }
 func (lease) Release(context.Context) error { return nil }
 
 // What a server reports about the environment's storage counts only while it has the lease.

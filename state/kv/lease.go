@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"time"
 
 	"github.com/juju/errors"
 )
@@ -21,9 +22,11 @@ type Lease interface {
 	Term() uint64
 
 	// Done is closed when the holder must stop: early enough, by the holder's own clock, that
-	// it has a third of the lease's duration to do so before another process can acquire the
-	// lease.
+	// it has the time of Grace to do so before another process can acquire the lease.
 	Done() <-chan struct{}
+
+	// Grace is a third of the lease's duration.
+	Grace() time.Duration
 
 	// Release ends the lease, so that another process can acquire it at once. The holder calls
 	// it after it has stopped. It may be called more than once.

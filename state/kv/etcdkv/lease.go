@@ -144,6 +144,8 @@ func (l *lease) Term() uint64 { return uint64(l.revision) }
 
 func (l *lease) Done() <-chan struct{} { return l.done }
 
+func (l *lease) Grace() time.Duration { return l.store.config.LeaseTTL / 3 }
+
 func (l *lease) Release(ctx context.Context) error {
 	l.stop()
 	<-l.done

@@ -32,6 +32,9 @@ func TestLease(t *testing.T) {
 	if _, err := second.Acquire(ctx, "leader"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("acquiring a lease that another process holds: %v", err)
 	}
+	if held.Grace() != 5*time.Second {
+		t.Errorf("the grace of a lease of 15 s is %s", held.Grace())
+	}
 	if err := put(kv.WithLease(t.Context(), held), first, "key", "1"); err != nil {
 		t.Errorf("a transaction with the lease: %v", err)
 	}

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"os"
 	"time"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
@@ -17,6 +19,10 @@ import (
 
 // environLease is the name of the lease of the server that provisions the environment's storage.
 const environLease = "environment"
+
+// stuckMessage is the last message of a server that cannot stop to provision the environment's storage.
+const stuckMessage = "a call of a storage provider has not returned, and the lease for the environment's storage has ended: " +
+	"another server may make the same calls, so this one exits; start it again"
 
 // releaseTimeout bounds the wait for etcd when a lease is released. If that fails, the lease ends by
 // itself.
@@ -54,10 +60,17 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			return nil, errors.Trace(err)
 		}
 		s.config.Logger.Infof("provisioning the environment's storage")
-		lost := func() {
-			s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
+		life := leasedConfig{
+			clock: s.config.Clock,
+			lost: func() {
+				s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
+			},
+			stuck: func() {
+				s.config.Logger.Errorf("%s", stuckMessage)
+				os.Exit(1)
+			},
 		}
-		return whileLeased(lease, lost, func() (worker.Worker, error) {
+		return whileLeased(lease, life, func() (worker.Worker, error) {
 			if err := s.recheckEnviron("another server has begun to provision it"); err != nil {
 				return nil, errors.Trace(err)
 			}
@@ -105,18 +118,26 @@ type leased struct {
 	tomb   tomb.Tomb
 	worker worker.Worker
 	lease  kv.Lease
-	lost   func()
+	config leasedConfig
 }
 
-// whileLeased starts a worker that ends with the lease, at the latest: then lost is called. It owns
-// the lease, even if it returns an error.
-func whileLeased(lease kv.Lease, lost func(), start func() (worker.Worker, error)) (worker.Worker, error) {
+type leasedConfig struct {
+	clock clock.Clock
+	// lost is called when the worker has to end because the lease does.
+	lost func()
+	// stuck is called when the lease has ended and the worker has not. It ends the process.
+	stuck func()
+}
+
+// whileLeased starts a worker that ends with the lease, at the latest. It owns the lease, even if it
+// returns an error.
+func whileLeased(lease kv.Lease, config leasedConfig, start func() (worker.Worker, error)) (worker.Worker, error) {
 	w, err := start()
 	if err != nil {
 		release(lease)
 		return nil, errors.Trace(err)
 	}
-	l := &leased{worker: w, lease: lease, lost: lost}
+	l := &leased{worker: w, lease: lease, config: config}
 	l.tomb.Go(l.run)
 	return l, nil
 }
@@ -130,20 +151,34 @@ func (l *leased) run() error {
 		ended <- l.worker.Wait()
 		return nil
 	})
+	dying, done := l.tomb.Dying(), l.lease.Done()
+	var expired <-chan time.Time
 	var lost error
-	select {
-	case <-l.tomb.Dying():
-	case <-l.lease.Done():
-		l.lost()
-		lost = errors.Trace(kv.ErrLeaseLost)
-	case err := <-ended:
-		return errors.Trace(err)
+	for {
+		select {
+		case <-dying:
+			dying = nil
+			l.worker.Kill()
+		case <-done:
+			done = nil
+			if dying != nil {
+				l.config.lost()
+				lost = errors.Trace(kv.ErrLeaseLost)
+			}
+			l.worker.Kill()
+			timer := l.config.clock.NewTimer(l.lease.Grace())
+			defer timer.Stop()
+			expired = timer.Chan()
+		case <-expired:
+			expired = nil
+			l.config.stuck()
+		case err := <-ended:
+			if lost == nil {
+				lost = err
+			}
+			return errors.Trace(lost)
+		}
 	}
-	l.worker.Kill()
-	if err := <-ended; lost == nil {
-		lost = err
-	}
-	return errors.Trace(lost)
 }
 
 // release lets another server acquire the lease at once.

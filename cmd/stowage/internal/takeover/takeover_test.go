@@ -56,6 +56,7 @@ type lock struct {
 
 func (l *lock) Term() uint64                  { return l.term }
 func (l *lock) Done() <-chan struct{}         { return l.done }
+func (l *lock) Grace() time.Duration          { return 5 * time.Second }
 func (l *lock) Release(context.Context) error { return nil }
 
 // end lets the holder know that the lease ends.

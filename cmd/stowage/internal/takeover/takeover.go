@@ -19,8 +19,8 @@
 // the window, unless the server is paused between its last look at the clock and the call. If that
 // pause is longer than the window, only a provider can refuse the call, by its term.
 //
-// A [Takeover] puts itself between the environment's worker and the sources of volumes. Where there
-// is only one server, there is none. All methods are safe for concurrent use.
+// A [Takeover] is between the environment's worker and the sources of volumes. A server that alone
+// has its state needs no takeover. All methods are safe for concurrent use.
 package takeover
 
 import (

@@ -268,7 +268,7 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 				return nil, errors.Trace(err)
 			case m.Fenced.IsZero():
 				return nil, storage.Transient(fmt.Errorf(
-					"%s: a server that was replaced may still %s machine %s: this goes on %s after the takeover, or when the machine is off and fenced (`stowage machine fence %[3]s --confirmed`)",
+					"%s: a server that was replaced may still %s machine %s: wait until %s after the takeover, or, if that machine is off, run `stowage machine fence %[3]s --confirmed`",
 					names.ReadableString(volume), map[bool]string{false: "attach it to", true: "detach it from"}[c.Detach], m.Name, c.Window))
 			}
 		}

@@ -491,7 +491,7 @@ func TestInvalidAnswerFailsWholeCall(t *testing.T) {
 		`echo '{"results": [{}]}'`:                           "it gave 1 results for 2 arguments",
 		`echo '{"results": [{}, {"volume_id": "a"}]}'`:       `unknown field "volume_id"`,
 		`echo '{"results": [{}, {"size-mib": -1}]}'`:         "cannot unmarshal number -1",
-		`echo '{"results": ['; head -c 17000000 /dev/zero`:   "longer than 16 MiB",
+		`echo '{"results": ['; head -c 68000000 /dev/zero`:   "longer than 64 MiB",
 		`echo '{"results": [{}, {"volume-id": "a", "error"'`: "unexpected EOF",
 	} {
 		s := newScript(t, text)

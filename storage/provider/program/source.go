@@ -14,9 +14,9 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// maxAnswer limits the length of a program's answer, in bytes. It is enough for some ten
-// thousand volumes.
-const maxAnswer = 16 << 20
+// maxAnswer limits the length of a program's answer, in bytes. It is enough for a
+// hundred thousand volumes with their tags.
+const maxAnswer = 64 << 20
 
 var (
 	_ storage.VolumeOwnerLister = (*source)(nil)

@@ -15,7 +15,8 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// leasedStore refuses updates with a lease that has ended, as a shared store does.
+// leasedStore refuses updates with a lease of the test that has ended, as a shared store does with
+// its own.
 type leasedStore struct{ kv.Store }
 
 func (s leasedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
@@ -24,6 +25,7 @@ func (s leasedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		case <-lease.Done():
 			return errors.Trace(kv.ErrLeaseLost)
 		default:
+			ctx = kv.WithLease(ctx, nil)
 		}
 	}
 	return s.Store.Update(ctx, fn)
@@ -123,7 +125,7 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 
 // As many calls as there are can be noted, in transactions that the store allows.
 func TestCallsAreNotedInBoundedTransactions(t *testing.T) {
-	w := openWorld(t, &boundedStore{Store: newStore(t), keys: 100})
+	w := openWorld(t, &boundedStore{Store: leasedStore{newStore(t)}, keys: 100})
 	a := w.ForLeader(ofTerm{make(lease), 1})
 	calls := make([]state.AttachmentCall, 300)
 	for i := range calls {

@@ -108,9 +108,6 @@ func New(config Config) (*Takeover, error) {
 		return nil, errors.Annotate(err, "reading the calls of the servers before this one")
 	}
 	for _, c := range calls {
-		if c.Term == config.Lease.Term() {
-			continue
-		}
 		t.kept = true
 		t.earlier[c.Volume] = append(t.earlier[c.Volume], c)
 		t.learn(c)
@@ -208,7 +205,7 @@ func (t *Takeover) settled(calls []state.AttachmentCall) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range calls {
+	for c := range gone {
 		var rest []state.AttachmentCall
 		for _, other := range t.earlier[c.Volume] {
 			if gone[other] {

@@ -88,7 +88,8 @@ type backend struct {
 	mu       sync.Mutex
 	attached map[string][]names.MachineTag
 	calls    []string
-	fails    error // what all calls return
+	fails    error  // what all calls return
+	failsFor string // the ID of the volume that cannot be detached
 	lists    bool
 }
 
@@ -168,7 +169,9 @@ func (s *source) DetachVolumes(_ envcontext.ProviderCallContext, all []storage.V
 	results := make([]error, len(all))
 	err := s.begin()
 	for i, p := range all {
-		if results[i] = err; err == nil {
+		if results[i] = err; err == nil && p.VolumeId == s.failsFor {
+			results[i] = errors.New("in use")
+		} else if err == nil {
 			s.detach(p.VolumeId, p.Machine)
 		}
 	}
@@ -475,6 +478,51 @@ func TestLateAttachmentThatCannotBeUndone(t *testing.T) {
 		w.backend.fails = nil
 		w.must(second.attach(machine1))
 	})
+}
+
+// Each volume of a call waits, or not, for itself.
+func TestManyVolumesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	volume := func(n string, machine names.MachineTag) storage.VolumeAttachmentParams {
+		p := on(machine)
+		p.Volume, p.VolumeId = names.NewVolumeTag(n), n
+		return p
+	}
+	for _, n := range []string{"0", "1", "2", "3"} {
+		w.must(w.AddStorage(state.StorageParams{Name: "s" + n, Kind: storage.StorageKindBlock, Pool: "disk", Size: 1, Machine: machine1}))
+	}
+	first := w.takeOver()
+	resume := first.late(func() {
+		_, _ = first.AttachVolumes(w.ctx(), []storage.VolumeAttachmentParams{volume("1", machine0), volume("2", machine0), volume("3", machine1)})
+	})
+	second := w.takeOver()
+	var all []storage.VolumeAttachmentParams
+	for _, n := range []string{"0", "1", "2", "3"} {
+		all = append(all, volume(n, machine1))
+	}
+	attach := func(want ...string) {
+		t.Helper()
+		results, err := second.AttachVolumes(w.ctx(), all)
+		w.must(err)
+		for i, r := range results {
+			switch {
+			case want[i] != "":
+				w.wantRefused(r.Error, "volume "+all[i].VolumeId, want[i])
+			case r.Error != nil:
+				t.Errorf("volume %s: %v", all[i].VolumeId, r.Error)
+			case r.VolumeAttachment.Volume != all[i].Volume:
+				t.Errorf("volume %s: got %+v", all[i].VolumeId, r.VolumeAttachment)
+			}
+		}
+	}
+	attach("", "wait until", "wait until", "")
+	resume()
+	w.clock.Advance(time.Minute + 1)
+	w.backend.failsFor = "2"
+	attach("", "", "in use", "")
+	w.backend.failsFor = ""
+	attach("", "", "", "")
+	w.wantNotes(0)
 }
 
 // What a server leaves is settled by the one that takes over, even if several have failed in turn.

@@ -283,14 +283,15 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 // other than their targets. It returns an error for each target.
 func (s *volumes) settle(ctx envcontext.ProviderCallContext, targets []target) []error {
 	errs := make([]error, len(targets))
-	var late []state.AttachmentCall
-	var of []int // the targets of late
+	var late []state.AttachmentCall // one for each machine of a target
+	var of []int                    // the targets of late
 	for i, target := range targets {
 		calls, err := s.takeover.lateCalls(target.volume, target.machine)
 		errs[i] = err
+		first := len(late)
 		for _, c := range calls {
-			isSame := func(other state.AttachmentCall) bool { return other.Volume == c.Volume && other.Machine == c.Machine }
-			if !slices.ContainsFunc(late, isSame) {
+			isSame := func(other state.AttachmentCall) bool { return other.Machine == c.Machine }
+			if !slices.ContainsFunc(late[first:], isSame) {
 				c.VolumeID = target.id
 				late, of = append(late, c), append(of, i)
 			}
@@ -334,12 +335,12 @@ func (s *volumes) settle(ctx envcontext.ProviderCallContext, targets []target) [
 		}
 	}
 	var settled []state.AttachmentCall
-	for i, target := range targets {
-		if errs[i] != nil || !slices.Contains(of, i) {
+	for n, i := range of {
+		if errs[i] != nil {
 			continue
 		}
-		for _, c := range s.takeover.earlierCalls(target.volume) {
-			if c.Machine != target.machine {
+		for _, c := range s.takeover.earlierCalls(targets[i].volume) {
+			if c.Machine == late[n].Machine {
 				settled = append(settled, c)
 			}
 		}

@@ -91,6 +91,9 @@ type backend struct {
 	fails    error  // what all calls return
 	failsFor string // the ID of the volume that cannot be detached
 	lists    bool
+	off      map[names.MachineTag]bool
+	double   bool // a volume was attached to two machines that were not off …
+	silent   bool // … which the test finds out itself
 }
 
 func (b *backend) attach(id string, machine names.Tag) {
@@ -100,9 +103,29 @@ func (b *backend) attach(id string, machine names.Tag) {
 	if at := machine.(names.MachineTag); !slices.Contains(b.attached[id], at) {
 		b.attached[id] = append(b.attached[id], at)
 	}
-	if len(b.attached[id]) > 1 {
-		b.t.Errorf("%s is attached to machines %v", id, b.attached[id])
+	if on := b.on(id); len(on) > 1 {
+		b.double = true
+		if !b.silent {
+			b.t.Errorf("%s is attached to machines %v", id, on)
+		}
 	}
+}
+
+// on returns the machines that have a volume and are not off.
+func (b *backend) on(id string) []names.MachineTag {
+	return slices.DeleteFunc(slices.Clone(b.attached[id]), func(at names.MachineTag) bool { return b.off[at] })
+}
+
+func (b *backend) turnOff(machine names.MachineTag) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.off[machine] = true
+}
+
+func (b *backend) isDouble() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.double
 }
 
 func (b *backend) detach(id string, machine names.Tag) {
@@ -232,7 +255,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{TB: t, clock: testclock.NewClock(time.Unix(1e9, 0)), backend: &backend{t: t, attached: make(map[string][]names.MachineTag)}}
+	w := &world{TB: t, clock: testclock.NewClock(time.Unix(1e9, 0)), backend: &backend{t: t, attached: make(map[string][]names.MachineTag), off: make(map[names.MachineTag]bool)}}
 	var err error
 	w.State, err = state.Open(state.Config{Store: leasedStore{kvtest.NewMemory()}, Clock: w.clock, Registry: registryOf(disk{})})
 	w.must(err)
@@ -707,6 +730,16 @@ func TestVolumeListedElsewhere(t *testing.T) {
 	w.backend.attached[id] = nil
 	w.must(s.attach(machine1))
 	w.backend.want("list", "attach "+id+" 1")
+	// A machine that is off does not use it.
+	w.must(s.detach(machine1))
+	w.backend.attached[id] = []names.MachineTag{machine0}
+	w.must(w.FenceMachine(machine0))
+	s = w.takeOver()
+	w.backend.failsFor = id
+	w.wantRefused(s.attach(machine1), "volume 0 has to be detached from machine 0 first", "in use")
+	w.backend.failsFor, w.backend.calls = "", nil
+	w.must(s.attach(machine1))
+	w.backend.want("list", "detach "+id+" 0", "attach "+id+" 1")
 	// Nothing is attached before the source has listed.
 	w.must(s.detach(machine1))
 	other := w.takeOver()

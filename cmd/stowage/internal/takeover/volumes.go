@@ -261,12 +261,11 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 			continue
 		}
 		if !t.isPast(c) {
-			m, err := t.config.Machine(c.Machine)
+			m, isOff, err := t.machine(c.Machine)
 			switch {
-			case errors.Is(err, errors.NotFound):
 			case err != nil:
-				return nil, errors.Trace(err)
-			case m.Fenced.IsZero():
+				return nil, err
+			case !isOff:
 				return nil, storage.Transient(fmt.Errorf(
 					"%s: a server that was replaced may still %s machine %s: wait until %s after the takeover, or, if that machine is off, run `stowage machine fence %[3]s --confirmed`",
 					names.ReadableString(volume), map[bool]string{false: "attach it to", true: "detach it from"}[c.Detach], m.Name, c.Window))
@@ -277,6 +276,15 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 		}
 	}
 	return late, nil
+}
+
+// machine returns a machine, and whether it is off: it is fenced, or has been removed.
+func (t *Takeover) machine(tag names.MachineTag) (m state.Machine, isOff bool, err error) {
+	m, err = t.config.Machine(tag)
+	if errors.Is(err, errors.NotFound) {
+		return m, true, nil
+	}
+	return m, !m.Fenced.IsZero(), errors.Trace(err)
 }
 
 // settle detaches volumes from the machines to which calls of earlier terms may have attached them,
@@ -321,17 +329,9 @@ func (s *volumes) settle(ctx envcontext.ProviderCallContext, targets []target) [
 		})
 		detached = append(detached, n)
 	}
-	results, err := s.DetachVolumes(ctx, detach)
-	for n := range detach {
-		i := of[detached[n]]
-		cause := err
-		if cause == nil {
-			cause = results[n]
-		}
-		if cause != nil && errs[i] == nil {
-			// Whatever the cause is, nothing has been attached.
-			errs[i] = errors.Errorf("%s has to be detached from machine %s first, to which a server that was replaced may have attached it: %v",
-				names.ReadableString(targets[i].volume), late[detached[n]].Machine.Id(), cause)
+	for n, err := range s.detachEach(ctx, detach) {
+		if err != nil {
+			errs[of[detached[n]]] = err
 		}
 	}
 	var settled []state.AttachmentCall
@@ -351,6 +351,24 @@ func (s *volumes) settle(ctx envcontext.ProviderCallContext, targets []target) [
 		}
 	}
 	return errs
+}
+
+// detachEach detaches volumes before they are attached elsewhere, destroyed or released. It returns an
+// error for each.
+func (s *volumes) detachEach(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) []error {
+	results, err := s.DetachVolumes(ctx, all)
+	for i, p := range all {
+		cause := err
+		if cause == nil {
+			cause = results[i]
+		}
+		if results[i] = nil; cause != nil {
+			// Whatever the cause means for the detachment, the other operation can be tried again.
+			results[i] = errors.Errorf("%s has to be detached from %s first, which may have it: %v",
+				names.ReadableString(p.Volume), names.ReadableString(p.Machine), cause)
+		}
+	}
+	return results
 }
 
 // pick returns the elements at the indexes.
@@ -377,8 +395,7 @@ func (s *volumes) listed(ctx envcontext.ProviderCallContext, all []storage.Volum
 	listed := make([]*storage.VolumeAttachment, len(all))
 	listing := s.takeover.listing(s.key)
 	known, err := listing.read(ctx, s.VolumeSource)
-	var there []int
-	elsewhere := false
+	var there, elsewhere []int
 	for i, p := range all {
 		switch {
 		case errs[i] != nil:
@@ -388,14 +405,10 @@ func (s *volumes) listed(ctx envcontext.ProviderCallContext, all []storage.Volum
 		case listing.machineOf(p.VolumeId) == p.Machine && len(s.takeover.earlierCalls(p.Volume)) == 0:
 			there = append(there, i)
 		case listing.machineOf(p.VolumeId) != nil && listing.machineOf(p.VolumeId) != p.Machine:
-			errs[i] = fmt.Errorf("%s is attached to %s, which the state does not know: detach it there first",
-				names.ReadableString(p.Volume), names.ReadableString(listing.machineOf(p.VolumeId)))
-			elsewhere = true
+			elsewhere = append(elsewhere, i)
 		}
 	}
-	if elsewhere {
-		listing.forget() // the next call finds out whether that has changed
-	}
+	s.takeAway(ctx, all, elsewhere, errs)
 	if len(there) == 0 {
 		return listed
 	}
@@ -410,6 +423,36 @@ func (s *volumes) listed(ctx envcontext.ProviderCallContext, all []storage.Volum
 		}
 	}
 	return listed
+}
+
+// takeAway detaches volumes from machines that have been listed, if these are fenced. It sets the
+// errors of the others: what the state does not know may be in use.
+func (s *volumes) takeAway(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams, elsewhere []int, errs []error) {
+	if len(elsewhere) == 0 {
+		return
+	}
+	listing := s.takeover.listing(s.key)
+	var detach []storage.VolumeAttachmentParams
+	var of []int
+	for _, i := range elsewhere {
+		p, at := all[i], listing.machineOf(all[i].VolumeId)
+		machine, _ := at.(names.MachineTag)
+		m, err := s.takeover.config.Machine(machine)
+		switch {
+		case err != nil && !errors.Is(err, errors.NotFound):
+			errs[i] = errors.Trace(err)
+		case err != nil || m.Fenced.IsZero():
+			errs[i] = fmt.Errorf("%s is attached to %s, which the state does not know: detach it there first",
+				names.ReadableString(p.Volume), names.ReadableString(at))
+		default:
+			p.Machine, p.InstanceId, p.ReadOnly = machine, m.InstanceID, false
+			detach, of = append(detach, p), append(of, i)
+		}
+	}
+	for n, err := range s.detachEach(ctx, detach) {
+		errs[of[n]] = err
+	}
+	listing.forget() // the next call finds out whether something has changed
 }
 
 // recorded returns the attachments that the state has recorded, nil for others.

@@ -15,6 +15,10 @@
 // Nor is such a volume destroyed or released before that. If the late call may detach the volume, it
 // is not attached to the same machine during the window either.
 //
+// A source that lists attachments does so before anything is attached after a takeover. A volume that
+// is listed where the state has it is not attached again. One that is listed on another machine is not
+// attached, unless that machine is fenced: then it is detached there first.
+//
 // A server makes no call that it has noted more than half a window ago. So a late call comes within
 // the window, unless the server is paused between its last look at the clock and the call. If that
 // pause is longer than the window, only a provider can refuse the call, by its term.

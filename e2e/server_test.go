@@ -120,6 +120,15 @@ func (s *site) token(args ...string) string {
 	return strings.TrimSpace(s.must(append([]string{"token", "create", "--role", "machine"}, args...)...).Stdout)
 }
 
+// awaitLog waits until the process has logged a text.
+func (p *process) awaitLog(text string) {
+	p.site.Helper()
+	p.site.poll(p.name+" does not say "+text, func() bool {
+		log, err := os.ReadFile(p.log)
+		return err == nil && strings.Contains(string(log), text)
+	})
+}
+
 // stop asks the process to end, which it does without an error or a warning.
 func (p *process) stop() {
 	p.site.Helper()
@@ -264,7 +273,8 @@ func TestServerWithAgents(t *testing.T) {
 	s.must("detach", "a", "b", "c", "--wait")
 	web.stop()
 	server.stop()
-	db.stop() // without a connection
+	db.awaitLog("no connection to")
+	db.stop()
 	server, web, db = s.startServer(), s.startAgent("web", ""), s.startAgent("db", "")
 	s.must("attach", "a", "b", "c", "--wait")
 	if got := s.read("a"); got != "precious" {

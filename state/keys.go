@@ -28,6 +28,11 @@ const (
 	tokenPrefix    = "token/"
 	authorityKey   = "authority"
 	callPrefix     = "call/"
+	userPrefix     = "user/"
+	machinesPrefix = "machine/"
+
+	// machineComponent is the last component of the key of a machine's record.
+	machineComponent = "machine"
 )
 
 // tokenKey is the key of a token, by its ID.

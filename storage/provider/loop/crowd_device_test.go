@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
@@ -166,13 +168,34 @@ func (m *crowdMember) batch(first int) error {
 		for _, a := range attached {
 			m.devices.giveBack(a.VolumeAttachment.DeviceName)
 		}
-		detached, err := m.source.DetachVolumes(ctx, attachments)
-		if err := firstError(err, detached, func(err error) error { return err }); err != nil {
+		if err := m.detach(attachments); err != nil {
 			return err
 		}
 	}
 	destroyed, err := m.source.DestroyVolumes(ctx, ids)
 	return firstError(err, destroyed, func(err error) error { return err })
+}
+
+// detach detaches volumes, again while a device is busy, as a worker does: the disk manager of an agent
+// on the same host may be reading it.
+func (m *crowdMember) detach(volumes []storage.VolumeAttachmentParams) error {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
+		detached, err := m.source.DetachVolumes(envcontext.New(context.Background()), volumes)
+		if err != nil {
+			return err
+		}
+		var busy []storage.VolumeAttachmentParams
+		for i, err := range detached {
+			if errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
+				busy = append(busy, volumes[i])
+			} else if err != nil {
+				return err
+			}
+		}
+		if volumes = busy; len(volumes) == 0 {
+			return nil
+		}
+	}
 }
 
 func firstError[R any](err error, results []R, failure func(R) error) error {

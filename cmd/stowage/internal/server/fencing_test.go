@@ -11,12 +11,9 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
-	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/testing/clocktest"
 )
-
-func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // fencerTest is a fencer whose machines and fences are those of the test.
 type fencerTest struct {

@@ -55,13 +55,14 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 		return withAccessors(storageprovisioner.EnvironManifold(config), s.state.ForEnviron()), errors.Trace(err)
 	}
 	return dependency.Manifold{Start: func(ctx context.Context, _ dependency.Getter) (worker.Worker, error) {
-		lease, err := leaser.Acquire(ctx, environLease)
+		lease, err := s.acquireEnviron(ctx, leaser)
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
 		s.config.Logger.Infof("provisioning the environment's storage")
 		life := leasedConfig{
 			clock: s.config.Clock,
+			ended: func() { s.leads.Store(false) },
 			lost: func() {
 				s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
 			},
@@ -70,6 +71,7 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 				os.Exit(1)
 			},
 		}
+		s.leads.Store(true)
 		return whileLeased(lease, life, func() (worker.Worker, error) {
 			if err := s.recheckEnviron("another server has begun to provision it"); err != nil {
 				return nil, errors.Trace(err)
@@ -87,6 +89,47 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			return withAccessors(storageprovisioner.EnvironManifold(own), accessors).Start(ctx, nil)
 		})
 	}}, nil
+}
+
+// acceptPoll is how often a server looks whether a restored state was accepted.
+const acceptPoll = time.Second
+
+// acquireEnviron acquires the lease for the environment's storage, once the state is accepted: another
+// server may notice that the state was restored, and users may accept it at another one.
+func (s *Server) acquireEnviron(ctx context.Context, leaser kv.Leaser) (kv.Lease, error) {
+	for {
+		if err := s.awaitAccepted(ctx); err != nil {
+			return nil, errors.Trace(err)
+		}
+		lease, err := leaser.Acquire(ctx, environLease)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		accepted, err := s.state.IsAccepted()
+		if err == nil && accepted {
+			return lease, nil
+		}
+		release(lease)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+}
+
+func (s *Server) awaitAccepted(ctx context.Context) error {
+	for {
+		accepted, err := s.state.IsAccepted()
+		if err != nil || accepted {
+			return errors.Trace(err)
+		}
+		timer := s.config.Clock.NewTimer(acceptPoll)
+		select {
+		case <-timer.Chan():
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Trace(ctx.Err())
+		}
+	}
 }
 
 // recheckEnviron prepares the state for a worker that begins to provision the environment's storage.
@@ -123,6 +166,8 @@ type leased struct {
 
 type leasedConfig struct {
 	clock clock.Clock
+	// ended, if set, is called when the worker has ended.
+	ended func()
 	// lost is called when the worker has to end because the lease does.
 	lost func()
 	// stuck is called when the lease has ended and the worker has not. It ends the process.
@@ -134,6 +179,9 @@ type leasedConfig struct {
 func whileLeased(lease kv.Lease, config leasedConfig, start func() (worker.Worker, error)) (worker.Worker, error) {
 	w, err := start()
 	if err != nil {
+		if config.ended != nil {
+			config.ended()
+		}
 		release(lease)
 		return nil, errors.Trace(err)
 	}
@@ -146,6 +194,9 @@ func (l *leased) run() error {
 	// The worker has ended before another server can get the lease: its calls are cancelled, and
 	// the programs that it runs are killed.
 	defer release(l.lease)
+	if l.config.ended != nil {
+		defer l.config.ended()
+	}
 	ended := make(chan error, 1)
 	l.tomb.Go(func() error {
 		ended <- l.worker.Wait()

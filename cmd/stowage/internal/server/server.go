@@ -271,7 +271,9 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 	if !accepted {
 		s.config.Logger.Warningf("the state was restored from a backup, and may not know which machines have which storage of the environment: " +
 			"nothing of it is made, attached or detached. When you have made sure that no machine uses storage that `stowage status` shows elsewhere, start the server with --accept-restored")
-		return manifolds, nil
+		if _, shared := s.place.(kv.Leaser); !shared {
+			return manifolds, nil
+		}
 	}
 	manifolds[environProvisioner], err = s.environManifold()
 	return manifolds, errors.Trace(err)

@@ -117,7 +117,7 @@ func (s *server) tryLate(call func()) (resume func(), begun bool) {
 }
 
 // Whatever servers are replaced when, and whatever users do, a volume is at no time attached to two
-// machines that are on.
+// machines.
 // Fault F38.
 func TestHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

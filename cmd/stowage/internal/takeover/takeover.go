@@ -7,8 +7,8 @@
 // takes over finds the notes of earlier terms. A volume with such a note for one machine is attached
 // to no other one
 //
-//   - until the machine is fenced, or the window of the note has passed since the takeover, by this
-//     server's own clock, and
+//   - until the window of the note has passed since the takeover, by this server's own clock, even if
+//     the machine is fenced, since the provider can still get the call, and
 //   - until the volume has been detached from the machine after that; a source that lists
 //     attachments ([storage.AttachmentLister]) is asked first whether the machine has the volume.
 //

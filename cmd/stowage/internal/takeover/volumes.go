@@ -261,15 +261,8 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 			continue
 		}
 		if !t.isPast(c) {
-			m, isOff, err := t.machine(c.Machine)
-			switch {
-			case err != nil:
-				return nil, err
-			case !isOff:
-				return nil, storage.Transient(fmt.Errorf(
-					"%s: a server that was replaced may still %s machine %s: wait until %s after the takeover, or, if that machine is off, run `stowage machine fence %[3]s --confirmed`",
-					names.ReadableString(volume), map[bool]string{false: "attach it to", true: "detach it from"}[c.Detach], m.Name, c.Window))
-			}
+			return nil, storage.Transient(fmt.Errorf("%s: a server that was replaced may still %s machine %s: wait until %s after the takeover",
+				names.ReadableString(volume), map[bool]string{false: "attach it to", true: "detach it from"}[c.Detach], t.machineName(c.Machine), c.Window))
 		}
 		if c.Machine != machine {
 			late = append(late, c)
@@ -278,13 +271,12 @@ func (t *Takeover) lateCalls(volume names.VolumeTag, machine names.MachineTag) (
 	return late, nil
 }
 
-// machine returns a machine, and whether it is off: it is fenced, or has been removed.
-func (t *Takeover) machine(tag names.MachineTag) (m state.Machine, isOff bool, err error) {
-	m, err = t.config.Machine(tag)
-	if errors.Is(err, errors.NotFound) {
-		return m, true, nil
+// machineName returns the name of a machine, or its number.
+func (t *Takeover) machineName(tag names.MachineTag) string {
+	if m, err := t.config.Machine(tag); err == nil {
+		return m.Name
 	}
-	return m, !m.Fenced.IsZero(), errors.Trace(err)
+	return tag.Id()
 }
 
 // settle detaches volumes from the machines to which calls of earlier terms may have attached them,

@@ -51,14 +51,6 @@ func (st *State) ForEnviron() *Accessor {
 	return &Accessor{st: st, scope: environScope}
 }
 
-// ForLeader is [State.ForEnviron] for the one of several servers that holds a lease of the state's
-// store. Each change fails with [kv.ErrLeaseLost] once the lease has ended.
-func (st *State) ForLeader(lease kv.Lease) *Accessor {
-	a := st.ForEnviron()
-	a.lease = lease
-	return a
-}
-
 // Life returns the lives of volumes and filesystems.
 func (a *Accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.Tag) (life.Value, error) {

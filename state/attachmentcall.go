@@ -21,7 +21,7 @@ type AttachmentCall struct {
 	Volume  names.VolumeTag
 	Machine names.MachineTag
 
-	// Term is that of the server's lease. Accessor.NoteAttachmentCalls sets it.
+	// Term is that of the server's lease. Leader.NoteAttachmentCalls sets it.
 	Term uint64
 
 	// Detach says that the call, or an earlier one of the same term whose outcome is not known,
@@ -48,16 +48,24 @@ type attachmentCall struct {
 	Window     time.Duration `cbor:"5,keyasint,omitempty"`
 }
 
+// Leader has the accessors of the one of several servers that holds a lease of the state's store.
+type Leader struct{ *Accessor }
+
+// ForLeader is [State.ForEnviron] for the one of several servers that holds a lease of the state's
+// store. Each change fails with [kv.ErrLeaseLost] once the lease has ended.
+func (st *State) ForLeader(lease kv.Lease) *Leader {
+	a := st.ForEnviron()
+	a.lease = lease
+	return &Leader{a}
+}
+
 func (c AttachmentCall) key() string {
 	return callPrefix + c.Volume.String() + "/" + c.Machine.String() + "/" + strconv.FormatUint(c.Term, 10)
 }
 
-// NoteAttachmentCalls notes calls that the holder of the accessor's lease is about to make.
-func (a *Accessor) NoteAttachmentCalls(calls []AttachmentCall) error {
-	if a.lease == nil {
-		return errors.NotValidf("noting calls without a lease")
-	}
-	_, err := updateEach(a, calls, func(tx *txn, c AttachmentCall) error {
+// NoteAttachmentCalls notes calls that the holder of the lease is about to make.
+func (a *Leader) NoteAttachmentCalls(calls []AttachmentCall) error {
+	_, err := updateEach(a.Accessor, calls, func(tx *txn, c AttachmentCall) error {
 		c.Term = a.lease.Term()
 		earlier, _ := read[attachmentCall](&tx.reader, c.key())
 		tx.write(c.key(), &attachmentCall{
@@ -73,8 +81,8 @@ func (a *Accessor) NoteAttachmentCalls(calls []AttachmentCall) error {
 }
 
 // RemoveAttachmentCalls removes the notes with the volumes, machines and terms of the given ones.
-func (a *Accessor) RemoveAttachmentCalls(calls []AttachmentCall) error {
-	_, err := updateEach(a, calls, func(tx *txn, c AttachmentCall) error {
+func (a *Leader) RemoveAttachmentCalls(calls []AttachmentCall) error {
+	_, err := updateEach(a.Accessor, calls, func(tx *txn, c AttachmentCall) error {
 		tx.remove(c.key())
 		return nil
 	})
@@ -82,7 +90,7 @@ func (a *Accessor) RemoveAttachmentCalls(calls []AttachmentCall) error {
 }
 
 // AttachmentCalls returns all notes, sorted by volume, machine and term as texts.
-func (a *Accessor) AttachmentCalls() (calls []AttachmentCall, err error) {
+func (a *Leader) AttachmentCalls() (calls []AttachmentCall, err error) {
 	err = a.st.view(func(_ *reader, snapshot kv.Snapshot) error {
 		return snapshot.Scan(callPrefix, func(key string, data []byte) error {
 			record, err := decodeAt[attachmentCall](key, data)

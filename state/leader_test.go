@@ -76,7 +76,7 @@ func (l ofTerm) Term() uint64 { return l.term }
 func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 	w := openWorld(t, leasedStore{newStore(t)})
 	volume, other := names.NewVolumeTag("0"), names.NewVolumeTag("1")
-	check := func(a *state.Accessor, want ...state.AttachmentCall) {
+	check := func(a *state.Leader, want ...state.AttachmentCall) {
 		t.Helper()
 		if got, err := a.AttachmentCalls(); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("the calls are %+v, %v, want %+v", got, err, want)
@@ -118,9 +118,6 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 	check(leader, detach)
 	w.must(leader.RemoveAttachmentCalls([]state.AttachmentCall{detach, detach}))
 	check(leader)
-	if err := w.ForEnviron().NoteAttachmentCalls([]state.AttachmentCall{attach}); !errors.Is(err, errors.NotValid) {
-		t.Errorf("noting a call without a lease: %v", err)
-	}
 }
 
 // As many calls as there are can be noted, in transactions that the store allows.

@@ -124,7 +124,11 @@ func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.B
 	if err != nil {
 		return nil, err
 	}
-	m.stowage.StartProcess = injector.Start
+	m.stowage.StartProcess = func(cmd *exec.Cmd) error {
+		// There are more agents than CPUs, and none runs for long.
+		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1", "GOGC=400")
+		return injector.Start(cmd)
+	}
 	if err := m.begin(); err != nil {
 		return nil, errors.Join(err, m.clear())
 	}

@@ -377,7 +377,7 @@ func (w *world) wantRefused(err error, texts ...string) {
 
 func (w *world) wantNotes(want int) {
 	w.Helper()
-	calls, err := w.ForEnviron().AttachmentCalls()
+	calls, err := w.ForLeader(nil).AttachmentCalls()
 	w.must(err)
 	if len(calls) != want {
 		w.Errorf("the notes are %+v, want %d", calls, want)

@@ -104,7 +104,7 @@ storage:
 		m.kill()
 		m.start()
 	}
-	m.must("remove", "many", "--wait")
+	m.poll("the storage is not removed", func() bool { return len(m.status()) == 0 })
 	m.wantNoStorage()
 	m.stop()
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,8 @@ type machineRecord struct {
 	Enroller []byte `cbor:"4,keyasint,omitempty"`
 	// Fenced is set while the machine counts as off.
 	Fenced *fence `cbor:"5,keyasint,omitempty"`
+	// Labels are what users have said about the machine.
+	Labels map[string]string `cbor:"6,keyasint,omitempty"`
 }
 
 // CheckMachineName returns an error that satisfies errors.IsNotValid unless the name can be that
@@ -94,6 +97,8 @@ type Machine struct {
 	InstanceID coreinstance.Id
 	Session    SessionInfo
 	Presence   Presence
+	// Labels are what users have said about the machine.
+	Labels map[string]string
 	// Fenced is when the machine was fenced; the zero time for one that is not.
 	Fenced time.Time
 }
@@ -145,6 +150,7 @@ func (r *reader) machine(tag names.MachineTag, record machineRecord) Machine {
 		InstanceID: record.InstanceID,
 		Session:    session.info(),
 		Presence:   r.presence(at),
+		Labels:     record.Labels,
 		Fenced:     fenced,
 	}
 }
@@ -459,4 +465,34 @@ func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Tim
 		}
 	}
 	return nil
+}
+
+// LabelMachine sets labels of a machine, and removes others. Removing a label that there is not has no
+// effect. Errors satisfy errors.IsNotFound if there is no such machine, and errors.IsNotValid if it
+// would have too many labels.
+func (st *State) LabelMachine(machine names.MachineTag, set map[string]string, remove []string) error {
+	err := st.updateIfSpace(func(tx *txn) error {
+		key := machineKey(newMachineTag(machine))
+		record, ok := read[machineRecord](&tx.reader, key)
+		if !ok {
+			return errors.NewNotFound(nil, "there is no such machine")
+		}
+		labels := maps.Clone(record.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		for _, name := range remove {
+			delete(labels, name)
+		}
+		maps.Copy(labels, set)
+		if len(labels) > coremachine.MaxLabels {
+			return errors.NewNotValid(nil, fmt.Sprintf("a machine has at most %d labels", coremachine.MaxLabels))
+		}
+		if record.Labels = labels; len(labels) == 0 {
+			record.Labels = nil
+		}
+		tx.write(key, &record)
+		return nil
+	})
+	return errors.Annotatef(err, "labelling machine %s", machine.Id())
 }

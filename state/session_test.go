@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/juju/errors"
@@ -147,5 +148,25 @@ func TestSessionOfMissingMachine(t *testing.T) {
 	if _, err := w.ForSession(s).Life([]names.Tag{names.NewVolumeTag("0/0")}); !errors.Is(err, state.ErrSessionEnded) {
 		t.Errorf("a call of a machine that was removed: %v", err)
 	}
+	w.check()
+}
+
+func TestLabelMachine(t *testing.T) {
+	w := newWorld(t)
+	tag, err := w.AddMachine("web")
+	w.must(err)
+	w.must(w.LabelMachine(tag, map[string]string{"zone": "a", "disk": "ssd"}, nil))
+	w.must(w.LabelMachine(tag, map[string]string{"zone": "b"}, []string{"disk", "none"}))
+	if m, err := w.Machine(tag); err != nil || len(m.Labels) != 1 || m.Labels["zone"] != "b" {
+		t.Errorf("labels %v, %v", m.Labels, err)
+	}
+	many := map[string]string{}
+	for i := range 64 {
+		many[strconv.Itoa(i)] = "x"
+	}
+	wantError(t, w.LabelMachine(tag, many, nil), errors.NotValid, "at most 64 labels")
+	w.must(w.LabelMachine(tag, nil, []string{"zone"}))
+	w.must(w.LabelMachine(tag, many, nil))
+	wantError(t, w.LabelMachine(names.NewMachineTag("7"), nil, nil), errors.NotFound)
 	w.check()
 }

@@ -184,6 +184,12 @@ func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
 	return post[MoveResult](ctx, c, "move", args)
 }
 
+// LabelMachine changes the labels of a machine.
+func (c *Client) LabelMachine(ctx context.Context, args LabelMachineArgs) error {
+	_, err := post[struct{}](ctx, c, "label-machine", args)
+	return err
+}
+
 // FenceMachine makes sure that a machine counts as off. The error satisfies errors.IsNotSupported if
 // that is neither confirmed nor can be seen to by the server.
 func (c *Client) FenceMachine(ctx context.Context, args FenceMachineArgs) error {

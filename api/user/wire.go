@@ -118,6 +118,17 @@ type Machine struct {
 	Refused time.Time `json:"refused,omitzero" yaml:"refused,omitempty"`
 	// InstanceID identifies the machine to providers.
 	InstanceID string `json:"instance-id" yaml:"instance-id"`
+	// Labels are what users have said about the machine, such as zone: a.
+	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
+}
+
+// LabelMachineArgs changes the labels of a machine.
+type LabelMachineArgs struct {
+	// Machine is its name or number.
+	Machine string `json:"machine"`
+	// Set are labels to set; Remove are the keys of labels to remove.
+	Set    map[string]string `json:"set,omitempty"`
+	Remove []string          `json:"remove,omitempty"`
 }
 
 // MoveArgs requests that storage be detached, and attached to another machine.
@@ -371,8 +382,10 @@ type Declaration struct {
 	Directive string `json:"directive"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind"`
-	// Machine is the name or the number of the machine; empty: the agent's own.
+	// Machine is the name or the number of the machine, or "any"; empty: the agent's own.
 	Machine string `json:"machine,omitempty"`
+	// MachineLabels are those that a machine must have for "any", such as zone=a,disk=ssd.
+	MachineLabels string `json:"machine-labels,omitempty"`
 	// Mount is where to mount a filesystem.
 	Mount string `json:"mount,omitempty"`
 	// Filesystem, MkfsOptions and MountOptions choose the filesystem on a volume.

@@ -57,6 +57,8 @@ type Backend interface {
 	Machines(context.Context) ([]user.Machine, error)
 	// Move requests that storage be detached, and attached to another machine.
 	Move(context.Context, user.MoveArgs) (user.MoveResult, error)
+	// LabelMachine changes the labels of a machine.
+	LabelMachine(context.Context, user.LabelMachineArgs) error
 	// FenceMachine makes a machine count as off. The error satisfies errors.IsNotSupported if that is
 	// neither confirmed nor can be seen to.
 	FenceMachine(context.Context, user.FenceMachineArgs) error

@@ -55,6 +55,7 @@ func (h *Handler) register() {
 		machines, err := b.Machines(ctx)
 		return user.MachineList{Machines: machines}, err
 	})
+	tell(h, "label-machine", "Change the labels of a machine", b.LabelMachine)
 	tell(h, "fence-machine", "Say that a machine is off, or has been restarted, or let the server see to it", b.FenceMachine)
 	tell(h, "remove-machine", "Remove a machine, with the storage that is lost with it", b.RemoveMachine)
 	ask(h, "tokens", toChange, "Create a token", func(ctx context.Context, args user.CreateTokenArgs) (user.TokenText, error) {

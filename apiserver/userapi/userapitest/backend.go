@@ -91,6 +91,12 @@ func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 	return user.MoveResult{Machine: "web"}, b.Err
 }
 
+// LabelMachine implements userapi.Backend.
+func (b *Backend) LabelMachine(_ context.Context, args user.LabelMachineArgs) error {
+	b.record("label-machine %+v", args)
+	return b.Err
+}
+
 // FenceMachine implements userapi.Backend.
 func (b *Backend) FenceMachine(_ context.Context, args user.FenceMachineArgs) error {
 	b.record("fence-machine %+v", args)

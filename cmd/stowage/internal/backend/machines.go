@@ -11,6 +11,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/trust"
+	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state"
 )
@@ -53,6 +54,7 @@ func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 			Status:     user.MachineUp,
 			Refused:    m.Session.Refused,
 			InstanceID: string(m.InstanceID),
+			Labels:     m.Labels,
 		}
 		switch server := b.config.Server; {
 		case server == nil:
@@ -101,6 +103,21 @@ func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult
 	}
 	err = b.change(ctx, args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
 	return user.MoveResult{Machine: b.machineName(machine)}, err
+}
+
+// LabelMachine implements userapi.Backend.
+func (b *Backend) LabelMachine(_ context.Context, args user.LabelMachineArgs) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	machine, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if _, err := coremachine.ParseLabels(coremachine.FormatLabels(args.Set)); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(b.state.LabelMachine(machine, args.Set, args.Remove))
 }
 
 // FenceMachine implements userapi.Backend.

@@ -100,6 +100,11 @@ func (b *backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 	return user.MoveResult{Machine: "web"}, b.err
 }
 
+func (b *backend) LabelMachine(_ context.Context, args user.LabelMachineArgs) error {
+	b.record("label-machine %+v", args)
+	return b.err
+}
+
 func (b *backend) FenceMachine(_ context.Context, args user.FenceMachineArgs) error {
 	b.record("fence-machine %+v", args)
 	return b.err
@@ -416,6 +421,33 @@ other  machine  -        30s         1
 	calls := []string{"create-token {Role:machine Machine:web LifetimeSeconds:7200 Uses:3}", `remove-tokens ["id" "other"]`, `attach ["data"] web`}
 	if got := b.recordedCalls(); !slices.Equal(got, calls) {
 		t.Errorf("calls %q, want %q", got, calls)
+	}
+}
+
+func TestMachineCommands(t *testing.T) {
+	b := &backend{}
+	m := newMachine(t, b)
+	for _, args := range [][]string{
+		{"machine", "label", "web", "zone=a", "disk-", "rack=r-1"}, {"machine", "fence", "web", "--confirmed"}, {"machine", "fence", "web"},
+	} {
+		if r := m.run(t.Context(), args...); r.code != 0 || r.stdout+r.stderr != "" {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	for _, args := range [][]string{{"machine", "label", "web", "zone"}, {"machine", "label", "web", "zone=a", "zone=b"}} {
+		if r := m.run(t.Context(), args...); r.code != 2 || !strings.Contains(r.stderr, `label "zone"`) {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	calls := []string{
+		"label-machine {Machine:web Set:map[rack:r-1 zone:a] Remove:[disk]}", "fence-machine {Machine:web Confirmed:true}", "fence-machine {Machine:web Confirmed:false}",
+	}
+	if got := b.recordedCalls(); !slices.Equal(got, calls) {
+		t.Errorf("calls %q, want %q", got, calls)
+	}
+	b.err = errors.NotSupportedf("fencing")
+	if r := m.run(t.Context(), "machine", "fence", "web"); r.code != 2 || !strings.Contains(r.stderr, "then repeat with --confirmed") {
+		t.Errorf("a server without a program: %+v", r)
 	}
 }
 

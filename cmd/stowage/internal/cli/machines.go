@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/role"
 )
 
@@ -44,7 +47,14 @@ that is unreachable stays as it is.`,
 func writeMachines(out io.Writer, machines []user.Machine) error {
 	now := time.Now()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tNUMBER\tSTATUS\tLAST SEEN\tMESSAGE")
+	labelled := slices.ContainsFunc(machines, func(m user.Machine) bool { return len(m.Labels) > 0 })
+	labels := func(text string) string {
+		if !labelled {
+			return ""
+		}
+		return text + "\t"
+	}
+	fmt.Fprintf(w, "NAME\tNUMBER\tSTATUS\tLAST SEEN\t%sMESSAGE\n", labels("LABELS"))
 	for _, m := range machines {
 		seen, message := "-", ""
 		if !m.LastSeen.IsZero() {
@@ -53,7 +63,8 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 		if !m.Refused.IsZero() {
 			message = fmt.Sprintf("another agent, with a copy of its directory, was refused at %s", m.Refused.UTC().Format(time.RFC3339))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(string(m.Status)), seen, message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(string(m.Status)), seen,
+			labels(table.Escape(strings.Join(machine.FormatLabels(m.Labels), ","))), message)
 	}
 	return w.Flush()
 }
@@ -62,17 +73,46 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 func (c *common) machineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "machine",
-		Short: "Fence or remove a machine",
+		Short: "Label, fence or remove a machine",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return errors.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 			}
-			return errors.Errorf("name a command for %q: fence or remove; `stowage machines` lists the machines", cmd.CommandPath())
+			return errors.Errorf("name a command for %q: label, fence or remove; `stowage machines` lists the machines", cmd.CommandPath())
 		},
 	}
-	cmd.AddCommand(c.machineFenceCommand(), c.machineRemoveCommand())
+	cmd.AddCommand(c.machineLabelCommand(), c.machineFenceCommand(), c.machineRemoveCommand())
 	return cmd
+}
+
+func (c *common) machineLabelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "label NAME KEY=VALUE... KEY-...",
+		Short: "Set labels of a machine, and remove others",
+		Long: `Sets labels of a machine, such as zone=a, and removes those that are followed by a hyphen,
+such as zone-. Storage with "machine: any" and "machine-labels: zone=a" in its file is given
+to a machine with that label. Storage that a machine has already stays there.
+
+"stowage machines -o yaml" shows the labels.`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
+			args := user.LabelMachineArgs{Machine: names[0]}
+			var set []string
+			for _, text := range names[1:] {
+				if key, ok := strings.CutSuffix(text, "-"); ok && !strings.Contains(text, "=") {
+					args.Remove = append(args.Remove, key)
+				} else {
+					set = append(set, text)
+				}
+			}
+			var err error
+			if args.Set, err = machine.ParseLabels(set); err != nil {
+				return errors.WithType(err, errUsage)
+			}
+			return client.LabelMachine(ctx, args)
+		}),
+	}
 }
 
 func (c *common) machineFenceCommand() *cobra.Command {

@@ -178,7 +178,9 @@ type planner struct {
 	detached spec.Mounts
 	// freeMiB is the remaining space, by provider.
 	freeMiB map[storage.ProviderType]uint64
-	plan    Plan
+	// load is how much storage machines have, in instances; see choose.
+	load map[names.MachineTag]int
+	plan Plan
 }
 
 // planPool adds a pool to the plan unless the pool exists.
@@ -257,10 +259,6 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	if err != nil {
 		return err
 	}
-	machine, err := p.machineFor(declared)
-	if err != nil {
-		return err
-	}
 	if err := p.checkCount(declared); err != nil {
 		return err
 	}
@@ -274,6 +272,11 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	var added, attached int
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
+		existing := p.existing[instance.Name]
+		machine, err := p.machineFor(declared, existing)
+		if err != nil {
+			return err
+		}
 		wanted := state.StorageParams{
 			Name:       instance.Name,
 			Kind:       declared.Kind,
@@ -291,7 +294,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			}
 			wanted.Attributes[attributeOf(choice.Field)] = *choice.Value
 		}
-		if existing, ok := p.existing[instance.Name]; ok {
+		if existing != nil {
 			attach, err := p.compare(declared, wanted, pool, managed, existing)
 			if err != nil {
 				return err

@@ -11,8 +11,17 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// machineFor returns the machine that is to have the storage of an entry.
-func (p *planner) machineFor(declared spec.Storage) (names.MachineTag, error) {
+// machineFor returns the machine that is to have an instance of an entry. existing is the instance, or
+// nil if it is new.
+func (p *planner) machineFor(declared spec.Storage, existing *state.Storage) (names.MachineTag, error) {
+	if declared.IsAnywhere() {
+		if existing != nil {
+			if machine, ok := machineOf(existing); ok {
+				return machine, nil // it was chosen once
+			}
+		}
+		return p.choose(declared)
+	}
 	machine, known := p.machines[declared.Machine]
 	switch {
 	case known:

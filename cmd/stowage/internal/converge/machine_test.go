@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -221,5 +222,74 @@ func TestMakeRefusesMachine(t *testing.T) {
 				t.Errorf("\ngot  %s\nwant %s", err, test.want)
 			}
 		})
+	}
+}
+
+// Storage that any machine may have is given to the one with the least storage, of those that are
+// connected and have the labels, once.
+func TestMakeChoosesMachine(t *testing.T) {
+	anywhere := on("any")
+	labelled := func(labels string) string { return on("any") + "    machine-labels: " + labels + "\n" }
+	up := func(existing ...state.Storage) converge.Situation {
+		s := server(existing...)
+		for i := range s.Machines {
+			m := &s.Machines[i]
+			m.Presence.Connected = m.Tag != machine
+			m.Labels = map[string]string{"zone": "a", "disk": "d" + m.Tag.Id()}
+		}
+		return s
+	}
+	fenced := up()
+	for i := range fenced.Machines {
+		if m := &fenced.Machines[i]; m.Tag == web1 {
+			m.Fenced = time.Unix(1, 0)
+		}
+	}
+	other := func(e *state.Storage) { e.Name = "other"; e.MountPoint = "/srv/other" }
+	for _, test := range []struct {
+		about, text     string
+		situation       converge.Situation
+		added, attached map[string]names.MachineTag
+	}{
+		{"the first by name", anywhere, up(), map[string]names.MachineTag{"data": web1}, nil},
+		{"the one with less storage", anywhere, up(bound(web1, other)), map[string]names.MachineTag{"data": web2}, nil},
+		{"spread", strings.Replace(anywhere, "2G", "2G,4", 1), up(bound(web1, other)),
+			map[string]names.MachineTag{"data/0": web2, "data/1": web1, "data/2": web2, "data/3": web1}, nil},
+		{"not a fenced one", anywhere, fenced, map[string]names.MachineTag{"data": web2}, nil},
+		{"by labels", labelled("zone=a,disk=d" + web2.Id()), up(), map[string]names.MachineTag{"data": web2}, nil},
+		{"chosen before", anywhere, up(bound(web2, nil)), nil, nil},
+		{"chosen before, and detached", anywhere, up(bound(web2, detach)), nil, map[string]names.MachineTag{"data": web2}},
+		{"a share that is detached", anywhere, up(share(web2, detach)), nil, map[string]names.MachineTag{"data": web1}},
+		{"the only machine", anywhere, cluster(), map[string]names.MachineTag{"data": machine}, nil},
+	} {
+		plan, err := converge.Make(file(t, "storage:"+test.text), test.situation)
+		if err != nil {
+			t.Errorf("%s: %v", test.about, err)
+			continue
+		}
+		var added, attached map[string]names.MachineTag
+		for _, s := range plan.State.Add {
+			if added == nil {
+				added = map[string]names.MachineTag{}
+			}
+			added[s.Name] = s.Machine
+		}
+		for _, s := range plan.State.Attach {
+			if attached == nil {
+				attached = map[string]names.MachineTag{}
+			}
+			attached[s.Name] = s.Machine
+		}
+		if !reflect.DeepEqual(added, test.added) || !reflect.DeepEqual(attached, test.attached) {
+			t.Errorf("%s: added %v, attached %v; want %v, %v", test.about, added, attached, test.added, test.attached)
+		}
+	}
+	for text, want := range map[string]string{
+		labelled("zone=b"): "f.yaml:7: storage data: machine-labels: no machine that is connected has the labels zone=b: `stowage machines -o yaml` shows those that there are",
+		anywhere:           "f.yaml:6: storage data: machine: no machine is connected: the machines are 0, web-1, web-2",
+	} {
+		if _, err := converge.Make(file(t, "storage:"+text), server()); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

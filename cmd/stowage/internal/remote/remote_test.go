@@ -242,3 +242,40 @@ func TestAgentWithoutServer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Storage that any machine may have is given to one that is connected and has the labels, and stays
+// there.
+func TestAnyMachine(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"db", "web"} {
+		_, err := s.agent(name, name, s.token())
+		s.must(err)
+	}
+	s.must(s.client.LabelMachine(t.Context(), user.LabelMachineArgs{Machine: "web", Set: map[string]string{"zone": "b", "disk": "ssd"}}))
+	s.must(s.client.LabelMachine(t.Context(), user.LabelMachineArgs{Machine: "web", Remove: []string{"disk"}}))
+	const anywhere = `storage:
+- {name: a, directive: "disk,16M", kind: filesystem, mount: /srv/a, machine: any, machine-labels: zone=b}
+- {name: b, directive: "shared,16M", kind: filesystem, mount: /srv/b, machine: any}
+`
+	for range 2 {
+		_, err := s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: anywhere})
+		s.must(err)
+		s.await("a", attachedTo("web"))
+		s.await("b", attachedTo("db"))
+	}
+	_, err := s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: strings.Replace(anywhere, "zone=b", "disk=ssd", 1)})
+	if err != nil { // a is there already
+		t.Error(err)
+	}
+	_, err = s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: strings.ReplaceAll(strings.Replace(anywhere, "zone=b", "disk=ssd", 1), "name: a", "name: c")})
+	if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "no machine that is connected has the labels disk=ssd") {
+		t.Errorf("labels that no machine has: %v", err)
+	}
+	machines, err := s.client.Machines(t.Context())
+	s.must(err)
+	for _, m := range machines {
+		if want := map[string]string{"web": "b"}[m.Name]; m.Labels["zone"] != want || len(m.Labels) > 1 {
+			t.Errorf("machine %s has the labels %v", m.Name, m.Labels)
+		}
+	}
+}

@@ -289,7 +289,7 @@ func CheckName(name string) error {
 
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "machine", "mount", "filesystem", "mkfs-options", "mount-options")
+	fields, err := s.mapping(node, "name", "directive", "kind", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -363,12 +363,25 @@ func (s *Storage) parseMachine(fields map[string]*yaml.Node) error {
 		return err
 	}
 	switch {
-	case text == machine.Any:
-		return s.Errorf("machine", "%s is not supported yet: name a machine", quote(text))
-	case text != "" && !machine.IsName(text) && !machine.IsNumber(text):
+	case text != "" && text != machine.Any && !machine.IsName(text) && !machine.IsNumber(text):
 		return s.Errorf("machine", "%s is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends", quote(text))
 	}
 	s.Machine = text
+	return s.parseLabels(fields)
+}
+
+// parseLabels reads the labels by which a machine is chosen.
+func (s *Storage) parseLabels(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "machine-labels")
+	if err != nil || text == "" {
+		return err
+	}
+	if s.Machine != machine.Any {
+		return s.Errorf("machine-labels", "they choose a machine: write machine: %s, or leave them out", machine.Any)
+	}
+	if s.Labels, err = machine.ParseLabels(strings.Split(text, ",")); err != nil {
+		return s.Errorf("machine-labels", "%s", err)
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -35,9 +36,11 @@ type Storage struct {
 	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
-	// Machine is the name or the number of the machine that is to have the storage; empty if the
-	// file does not say.
+	// Machine is the name or the number of the machine that is to have the storage, or
+	// [machine.Any]; empty if the file does not say.
 	Machine string
+	// Labels are those that a machine must have to be chosen for [machine.Any].
+	Labels map[string]string
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
 	// Filesystem, MkfsOptions and MountOptions choose the filesystem that is made on a volume;
@@ -45,6 +48,9 @@ type Storage struct {
 	// `key=value`.
 	Filesystem, MkfsOptions, MountOptions string
 }
+
+// IsAnywhere reports whether a machine is to be chosen for the storage.
+func (s *Storage) IsAnywhere() bool { return s.Machine == machine.Any }
 
 // Choice is a field by which a file chooses the filesystem on a volume.
 type Choice struct {

@@ -40,16 +40,15 @@ func (s *Server) powerOff(ctx context.Context, machine names.MachineTag) error {
 	if s.config.FenceProgram == "" {
 		return errors.NewNotSupported(nil, "the server has no --fence-program")
 	}
-	presence, err := s.state.Presence(machine)
-	if err != nil {
+	m, err := s.state.Machine(machine)
+	switch {
+	case err != nil:
 		return errors.Trace(err)
-	}
-	if presence.Connected {
+	case m.Presence.Connected:
 		return errors.NewNotValid(nil, "its agent is connected: a machine that is on is not fenced")
 	}
-	request, err := s.fenceRequest(machine)
-	if err != nil {
-		return errors.Trace(err)
+	request := fenceRequest{
+		Operation: "fence", Machine: m.Name, Number: m.Tag.Id(), InstanceID: string(m.InstanceID), BootID: m.Session.BootID,
 	}
 	s.config.Logger.Infof("fencing machine %s with %s", request.Machine, s.config.FenceProgram)
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
@@ -69,21 +68,6 @@ func (s *Server) powerOff(ctx context.Context, machine names.MachineTag) error {
 	return nil
 }
 
-func (s *Server) fenceRequest(machine names.MachineTag) (fenceRequest, error) {
-	all, err := s.state.Machines()
-	if err != nil {
-		return fenceRequest{}, errors.Trace(err)
-	}
-	for _, m := range all {
-		if m.Tag == machine {
-			return fenceRequest{
-				Operation: "fence", Machine: m.Name, Number: m.Tag.Id(), InstanceID: string(m.InstanceID), BootID: m.Session.BootID,
-			}, nil
-		}
-	}
-	return fenceRequest{}, errors.NotFoundf("machine %s", machine.Id())
-}
-
 // fencer fences machines that have been unreachable for some time, without a user's request. Of
 // several servers, the one that provisions the environment's storage does it. Time is that of this
 // process: the clocks of machines are not compared.
@@ -101,18 +85,28 @@ type fencer struct {
 
 	// leading is since when this server leads; the zero time: it does not.
 	leading time.Time
-	// absent is since when machines are unreachable, as far as this server has seen; tried is when
-	// the last attempt to fence one was made.
-	absent, tried map[names.MachineTag]time.Time
+	// absent are the machines that are unreachable; tried is when the last attempt to fence one was
+	// made.
+	absent map[names.MachineTag]absence
+	tried  map[names.MachineTag]time.Time
 	// held says that too many machines are unreachable.
 	held bool
+}
+
+// absence is one absence of a machine.
+type absence struct {
+	// seen is when this server has noticed it.
+	seen time.Time
+	// began is when it began, by the clock of the server that the machine was connected to. It only
+	// tells one absence from the next.
+	began time.Time
 }
 
 func (s *Server) startFencer() (worker.Worker, error) {
 	f := &fencer{
 		after: s.config.FenceAfter, clock: s.config.Clock, leads: s.leads.Load, machines: s.state.Machines, fence: s.powerOff,
 		logger: s.config.Logger,
-		absent: map[names.MachineTag]time.Time{}, tried: map[names.MachineTag]time.Time{},
+		absent: map[names.MachineTag]absence{}, tried: map[names.MachineTag]time.Time{},
 	}
 	f.tomb.Go(f.run)
 	return f, nil
@@ -132,7 +126,8 @@ func (f *fencer) run() error {
 		if err != nil {
 			return errors.Trace(err) // without the state nothing is fenced
 		}
-		for _, m := range due {
+		// One at a time: the program takes a while, and then others may not be due any more.
+		for _, m := range due[:min(1, len(due))] {
 			f.tried[m.Tag] = f.clock.Now()
 			if err := f.fence(ctx, m.Tag); err != nil && ctx.Err() == nil {
 				f.logger.Warningf("machine %s was not fenced: %v", m.Name, err)
@@ -158,18 +153,18 @@ func (f *fencer) due() ([]state.Machine, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	absent := map[names.MachineTag]time.Time{}
+	absent := map[names.MachineTag]absence{}
 	var due []state.Machine
 	for _, m := range all {
 		if m.Presence.Connected || m.Presence.Since.IsZero() || !m.Fenced.IsZero() {
 			continue
 		}
-		since, known := f.absent[m.Tag]
-		if !known {
-			since = now
+		this, known := f.absent[m.Tag]
+		if !known || !this.began.Equal(m.Presence.Since) {
+			this = absence{now, m.Presence.Since}
 		}
-		absent[m.Tag] = since
-		if last, ok := f.tried[m.Tag]; now.Sub(since) >= f.after && (!ok || now.Sub(last) >= fenceRetry) {
+		absent[m.Tag] = this
+		if last, ok := f.tried[m.Tag]; now.Sub(this.seen) >= f.after && (!ok || now.Sub(last) >= fenceRetry) {
 			due = append(due, m)
 		}
 	}

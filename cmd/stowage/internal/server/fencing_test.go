@@ -37,7 +37,7 @@ func newFencerTest(t *testing.T, machines int) *fencerTest {
 	f.fencer = &fencer{
 		after: time.Minute, clock: f.clock, leads: func() bool { return f.lead },
 		machines: func() ([]state.Machine, error) { return slices.Clone(f.all), f.err }, logger: f,
-		absent: map[names.MachineTag]time.Time{}, tried: map[names.MachineTag]time.Time{},
+		absent: map[names.MachineTag]absence{}, tried: map[names.MachineTag]time.Time{},
 	}
 	return f
 }
@@ -99,6 +99,43 @@ func TestFencerSparesMachinesThatReturn(t *testing.T) {
 	f.want("there", f.pass(50))
 	f.lose(0)
 	f.want("away again", f.pass(61), "m1@61")
+
+	// An absence that ended between two looks at the machine is over, too.
+	short := newFencerTest(t, 3)
+	short.pass(200)
+	short.lose(0)
+	short.want("away", short.pass(50))
+	short.all[0].Presence.Since = short.clock.Now()
+	short.want("away again, and not seen in between", short.pass(61), "m1@61")
+}
+
+// While the program runs for one machine, another may return: it is looked at again before.
+// Fault F39.
+func TestFencerFencesOneAtATime(t *testing.T) {
+	f := newFencerTest(t, 30)
+	f.pass(200)
+	f.lose(0, 1)
+	f.pass(59)
+	fenced := make(chan string, 2)
+	f.fence = func(_ context.Context, machine names.MachineTag) error {
+		f.all[1].Presence.Connected = true // only this goroutine reads it now
+		fenced <- machine.Id()
+		return nil
+	}
+	f.tomb.Go(f.run)
+	for range 2 {
+		if err := f.clock.WaitAdvance(fencePoll, time.Minute, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.clock.WaitAdvance(0, time.Minute, 1); err != nil { // it waits for the next time
+		t.Fatal(err)
+	}
+	f.Kill()
+	_ = f.Wait() // it was killed
+	if got := <-fenced; got != "1" || len(fenced) > 0 {
+		t.Errorf("machine %s was fenced, and %d others", got, len(fenced))
+	}
 }
 
 // A machine whose agent never had a connection is not fenced.

@@ -6,7 +6,6 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/core/role"
-	"github.com/stowage-io/stowage/state"
 )
 
 // Promise S29.
@@ -95,5 +94,4 @@ func TestUserAtAnotherServer(t *testing.T) {
 	store.former = newStore(t)
 	_, err = w.User("ann", enrolled.Number)
 	w.must(err)
-	var _ state.User = enrolled
 }

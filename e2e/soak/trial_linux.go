@@ -357,18 +357,10 @@ func (t *trial) ask(o *operation) error {
 	return t.await(reportGrace)
 }
 
-// send makes the request of a command without a process of its own: starting processes takes a good
-// part of a trial's CPU time.
-func (t *trial) send(args ...string) (command.Result, error) {
-	ctx, cancel := limited()
-	defer cancel()
-	return t.stowage.Request(ctx, args...)
-}
-
 // request makes a request, as a user does: again if it is refused.
 func (t *trial) request(o *operation) error {
 	for {
-		r, err := t.send(o.args...)
+		r, err := t.command(o.args...)
 		if err != nil {
 			return err
 		}

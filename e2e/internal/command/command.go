@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/stowage-io/stowage/api/user"
@@ -88,7 +87,12 @@ func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
 // Poll returns what Status returns, but asks the agent on its socket. It is for loops that ask
 // often: a process for each question takes most of their CPU time.
 func (s Stowage) Poll(ctx context.Context) (map[string]Storage, error) {
-	client, err := s.client()
+	client, err := user.NewClient(user.Config{URL: "http://stowage", Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "stowage.sock"))
+		},
+		DisableKeepAlives: true,
+	}})
 	if err != nil {
 		return nil, err
 	}
@@ -97,63 +101,6 @@ func (s Stowage) Poll(ctx context.Context) (map[string]Storage, error) {
 		return nil, err
 	}
 	return byName(all), nil
-}
-
-// client returns a client of the agent, which keeps no connection.
-func (s Stowage) client() (*user.Client, error) {
-	return user.NewClient(user.Config{URL: "http://stowage", Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "stowage.sock"))
-		},
-		DisableKeepAlives: true,
-	}})
-}
-
-// Request asks the agent on its socket for what a command would ask for: apply -f FILE, attach,
-// detach, remove, resize, or import NAME PATH --pool POOL --block. The result is that of the command, without its output.
-func (s Stowage) Request(ctx context.Context, args ...string) (Result, error) {
-	r := Result{Command: "stowage " + strings.Join(args, " ")}
-	client, err := s.client()
-	if err != nil {
-		return r, err
-	}
-	names := args[1:]
-	switch args[0] {
-	case "apply":
-		content, err := os.ReadFile(names[1])
-		if err != nil {
-			return r, err
-		}
-		_, err = client.Apply(ctx, user.ApplyArgs{File: names[1], Content: string(content)})
-		r.fail(err)
-	case "attach":
-		r.fail(client.Attach(ctx, user.AttachArgs{Names: names}))
-	case "detach":
-		r.fail(client.Detach(ctx, names))
-	case "remove":
-		r.fail(client.Remove(ctx, names))
-	case "resize":
-		size, more := strings.CutPrefix(strings.TrimSuffix(names[1], "M"), "+")
-		mib, err := strconv.ParseUint(size, 10, 64)
-		if err != nil {
-			return r, err
-		}
-		_, err = client.Resize(ctx, user.ResizeArgs{Names: names[:1], SizeMiB: mib, More: more})
-		r.fail(err)
-	case "import":
-		_, err = client.Import(ctx, user.ImportArgs{Name: names[0], Source: names[1], Pool: names[3], Block: true})
-		r.fail(err)
-	default:
-		return r, fmt.Errorf("%s: not a request that is known here", r.Command)
-	}
-	return r, ctx.Err()
-}
-
-// fail makes the result that of a command with the error, if there is one.
-func (r *Result) fail(err error) {
-	if err != nil {
-		r.Code, r.Stderr = 1, fmt.Sprintf("stowage: %v\n", err)
-	}
 }
 
 func byName(list []Storage) map[string]Storage {

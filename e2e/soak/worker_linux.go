@@ -58,7 +58,9 @@ type tester struct {
 	dir, binary string
 	injector    *syscallfault.Injector
 	// machine is a machine without problems so far, or nil.
-	machine  *soak
+	machine *soak
+	// reported is the name of the calls that the injector sees; empty: all.
+	reported string
 	history  strings.Builder
 	machines uint64
 }
@@ -102,6 +104,13 @@ func (w *tester) try(c faultCase) (outcome, error) {
 	if !ok {
 		return outcome{}, fmt.Errorf("there is no kind of storage %q", c.Life)
 	}
+	if c.Call != w.reported {
+		w.reported = c.Call
+		w.injector.Only(c.Call)
+		if err := w.restart(); err != nil {
+			return outcome{}, fmt.Errorf("starting the agent again: %w", err)
+		}
+	}
 	if w.machine == nil {
 		w.machines++
 		s := settings{seed: w.seed + w.machines, disksOneIn: math.MaxInt, parent: w.dir, binary: w.binary, retryMin: trialRetryMin}
@@ -124,15 +133,22 @@ func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.B
 	if err != nil {
 		return nil, err
 	}
-	m.stowage.StartProcess = func(cmd *exec.Cmd) error {
-		// There are more agents than CPUs, and none runs for long.
-		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1", "GOGC=400")
-		return injector.Start(cmd)
-	}
+	m.stowage.StartProcess = injector.Start
 	if err := m.begin(); err != nil {
 		return nil, errors.Join(err, m.clear())
 	}
 	return m, nil
+}
+
+// restart makes the injector see the calls of the machine's agent that it is set to.
+func (w *tester) restart() error {
+	if w.machine == nil {
+		return nil
+	}
+	if err := w.machine.kill(); err != nil {
+		return err
+	}
+	return w.machine.start()
 }
 
 // giveUp removes the machine, and returns its history and the log of its agents.

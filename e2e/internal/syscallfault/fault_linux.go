@@ -51,6 +51,7 @@ type Injector struct {
 	kind  func(path string) string
 
 	mu       sync.Mutex
+	only     string
 	armed    bool
 	fault    Fault
 	step     string
@@ -64,6 +65,14 @@ type Injector struct {
 // the kind of a file, by which calls are sorted into classes.
 func New(watch func(path string) bool, kind func(path string) string) *Injector {
 	return &Injector{watch: watch, kind: kind, programs: map[string]program{}}
+}
+
+// Only makes the programs that are started from now on report only calls of a name, which makes
+// all their other calls as fast as usual. If the name is empty, they report all that can fail.
+func (i *Injector) Only(call string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.only = call
 }
 
 // Arm starts counting calls, and makes the call that the fault names fail once. If the fault
@@ -119,7 +128,7 @@ func Main() {
 	if os.Args[0] != argv0 {
 		return
 	}
-	err := enter(os.Args[1:])
+	err := enter(os.Args[1], os.Args[2:])
 	fmt.Fprintln(os.Stderr, "syscallfault:", err)
 	os.Exit(125)
 }
@@ -127,10 +136,10 @@ func Main() {
 // socket is the descriptor over which a program sends its listener.
 const socket = 3
 
-// enter executes the program under the filter.
-func enter(args []string) error {
+// enter executes the program under the filter for the calls of a name.
+func enter(only string, args []string) error {
 	runtime.LockOSThread() // the filter belongs to the thread
-	filter := filterProgram()
+	filter := filterProgram(only)
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 		// A signal (Go sends many) does not interrupt a call that has been counted.
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
@@ -145,10 +154,15 @@ func enter(args []string) error {
 	return unix.Exec(args[0], args, os.Environ())
 }
 
-// filterProgram returns a filter that reports the calls that can be made to fail, and allows
-// all others.
-func filterProgram() []unix.SockFilter {
-	numbers := slices.Sorted(maps.Keys(calls))
+// filterProgram returns a filter that reports the calls of a name, or all that can be made to
+// fail if it is empty, and allows all others.
+func filterProgram(only string) []unix.SockFilter {
+	var numbers []uint32
+	for nr, c := range calls {
+		if only == "" || only == c.name {
+			numbers = append(numbers, nr)
+		}
+	}
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
@@ -177,7 +191,10 @@ func (i *Injector) Start(cmd *exec.Cmd) error {
 	}
 	defer unix.Close(pair[0])
 	theirs := os.NewFile(uintptr(pair[1]), "socket")
-	cmd.Args = append([]string{argv0, cmd.Path}, cmd.Args[1:]...)
+	i.mu.Lock()
+	only := i.only
+	i.mu.Unlock()
+	cmd.Args = append([]string{argv0, only, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/proc/self/exe"
 	cmd.ExtraFiles = []*os.File{theirs}
 	err = cmd.Start()

@@ -61,6 +61,18 @@ func TestOneCallFails(t *testing.T) {
 		t.Errorf("after the fault: %s", got)
 	}
 
+	// A call that is not reported does not fail.
+	injector.Only("unlink")
+	injector.Arm(Fault{Call: "mkdir", Error: unix.ENOSPC, N: 1})
+	if got := run(); got != "" || injector.Failed() != "" {
+		t.Errorf("with other calls reported: got %q, failed %q", got, injector.Failed())
+	}
+	injector.Only("mkdir")
+	if got := run(); strings.Count(got, "\n") != 1 || injector.Failed() == "" {
+		t.Errorf("with the call reported: got %q, failed %q", got, injector.Failed())
+	}
+
+	injector.Only("")
 	injector.Arm(Fault{Call: "mkdir", Error: unix.ENOSPC, N: 1})
 	injector.Disarm()
 	if got := run(); got != "" || injector.Failed() != "" {

@@ -49,7 +49,8 @@ func CheckStore(store kv.Store) (problems []string) {
 				if !i.Uncounted {
 					counts[i.Pool]++
 				}
-			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"), strings.HasPrefix(key, "given/"):
+			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"), strings.HasPrefix(key, "given/"),
+				strings.HasPrefix(key, "mount-point/"), strings.HasPrefix(key, "unmade/"):
 				entry, err := decodeAt[indexEntry](key, data)
 				if err != nil {
 					return err
@@ -225,6 +226,9 @@ func (st *State) MatchDevice(machine names.MachineTag, v storage.VolumeInfo, a s
 	})
 	return device, ok, err
 }
+
+// Unseal is the inverse of Seal. It reports whether the record is as it was sealed.
+func Unseal(key string, data []byte) (record []byte, ok bool) { return unseal(key, data) }
 
 // Seal returns a record as it is kept at key.
 func Seal(key string, record []byte) []byte { return seal(key, record) }

@@ -28,7 +28,7 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 		return Identity{Schema: schema}, nil
 	case schema == 0:
 		return Identity{}, errors.NotFoundf("%q", schemaKey)
-	case schema != schemaVersion && schema != devicesSchema:
+	case schema != schemaVersion && !isOlder(schema):
 		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
 	}
 	own := r.identity()

@@ -219,9 +219,10 @@ type indexEntry struct {
 }
 
 // indexKey holds the parts of the key of an index entry. For an attachment or plan, owner is
-// the machine and id the tag; for an import, owner is the provider and id the provider's ID.
-// For a volume or filesystem only id is set, to the tag. For a provider's ID, id is the whole
-// key.
+// the machine and id the tag; for an import, owner is the provider and id the provider's ID; for a
+// mount point, owner is the instance's home and id the path. For a volume or filesystem only id is
+// set, to the tag. For a provider's ID, id is the whole key. What an instance has only one of, such
+// as a volume that is to be made, needs neither.
 type indexKey struct{ kind, owner, id string }
 
 // keyedEntry is an index entry with its key.
@@ -230,8 +231,12 @@ type keyedEntry struct {
 	entry indexEntry
 }
 
-func (k indexKey) key() string {
+func (k keyedEntry) key() string {
 	switch k.kind {
+	case mountPointIndex:
+		return mountPointKey(k.owner, k.id, k.entry.Storage)
+	case unmadeIndex:
+		return unmadeKey(k.entry.Storage)
 	case importedIndex:
 		return importedKey(k.owner, k.id)
 	case providerIDIndex:
@@ -245,7 +250,7 @@ func (k indexKey) key() string {
 }
 
 // maxIndexEntries is the most index entries that an instance can have.
-const maxIndexEntries = 8
+const maxIndexEntries = 10
 
 // index appends the index entries of the instance.
 func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
@@ -270,7 +275,41 @@ func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
 			index = append(index, keyedEntry{indexKey{kind: providerIDIndex, id: key}, indexEntry{Storage: name}})
 		}
 	}
+	if i.MountPoint != "" && len(index) > 0 { // without entities, nothing is left of it
+		k := indexKey{mountPointIndex, i.home(), i.MountPoint}
+		index = append(index, keyedEntry{k, indexEntry{Storage: name}})
+	}
+	if missing := i.missing(); missing > 0 {
+		index = append(index, keyedEntry{indexKey{kind: unmadeIndex}, indexEntry{Storage: name, Size: missing}})
+	}
 	return index
+}
+
+// home returns the machine that has the instance, or that alone can have it, as a tag. It is empty
+// for an instance of the environment that is detached, which any machine can have.
+func (i *instance) home() string {
+	for _, e := range i.entities() {
+		if e.Attachment != nil {
+			return string(e.Attachment.Machine)
+		}
+		if scope := e.Tag.scope(); scope != environScope {
+			return scope
+		}
+	}
+	return ""
+}
+
+// missing returns how much larger than it is the instance's volume is to be, in MiB. A volume that
+// is not made has no size.
+func (i *instance) missing() uint64 {
+	if i.Volume == nil {
+		return 0
+	}
+	var made uint64
+	if i.Volume.Info != nil {
+		made = i.Volume.Info.Size
+	}
+	return i.Size - min(made, i.Size)
 }
 
 // providerIDKey returns the key of the index entry of an entity's ID. It returns "" if there

@@ -109,6 +109,8 @@ const (
 	planIndex                 = "plan"
 	importedIndex             = "imported"
 	providerIDIndex           = "given"
+	mountPointIndex           = "mount-point"
+	unmadeIndex               = "unmade"
 
 	attachmentSuffix = "-attachment"
 )
@@ -151,6 +153,20 @@ func importedKey(provider, id string) string { return importedIndex + "/" + prov
 func providerIDKey(namespace, provider, id string) string {
 	return providerIDIndex + "/" + namespace + "/" + provider + "/" + id
 }
+
+// mountPointPrefix is the prefix of the index entries of mount points on a machine. For those of
+// storage that any machine can have, home is empty.
+func mountPointPrefix(home string) string { return mountPointIndex + "/" + home }
+
+// mountPointKey is the key of the index entry of the mount point that an instance asks for. No path
+// has an empty component, so the name begins after the first one.
+func mountPointKey(home, mountPoint, name string) string {
+	return mountPointPrefix(home) + mountPoint + "//" + name
+}
+
+// unmadeKey is the key of the index entry of an instance whose volume is not made as large as
+// wanted.
+func unmadeKey(name string) string { return unmadeIndex + "/" + name }
 
 // lastComponent returns the part of key after the last slash.
 func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

@@ -18,35 +18,47 @@ const (
 	unsealedSchema = 3
 	// devicesSchema is the schema with one record for all block devices of a machine.
 	devicesSchema = 4
+	// indexSchema is the schema without index entries of mount points and of volumes that are to be
+	// made.
+	indexSchema = 5
 )
 
-// migrate brings a store of an older schema up to this one. All of it happens in one
-// transaction, after beforeMigrate has returned; a store of another schema stays as it is. No
-// one else may use the store: a transaction cannot list keys, so migrate relies on the keys of
-// a snapshot.
+// isOlder reports whether [Open] migrates a store of the schema.
+func isOlder(schema int) bool {
+	return schema == unsealedSchema || schema == devicesSchema || schema == indexSchema
+}
+
+// migrate brings a store of an older schema up to this one, after beforeMigrate has returned; a
+// store of another schema stays as it is. All of it happens in one transaction, if the store's
+// transactions can be large enough. No one else may use the store: a transaction cannot list keys,
+// so migrate relies on the keys of a snapshot.
 func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 	var schema int
 	records := make(map[string][]byte)
+	entries := make(map[string][]string)
 	err := st.view(func(r *reader, snapshot kv.Snapshot) (err error) {
 		schema, err = r.schema()
-		prefix := ""
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case schema == devicesSchema:
-			prefix = blockDevicesPrefix
-		case schema != 0 && schema != unsealedSchema:
-			return nil
 		}
-		return snapshot.Scan(prefix, func(key string, data []byte) error {
-			if schema == 0 {
+		switch schema {
+		case 0:
+			return snapshot.Scan("", func(key string, _ []byte) error {
 				return errors.Errorf("%q exists without %q: %s", key, schemaKey, damageRemedy)
+			})
+		case unsealedSchema:
+			return copyRecords(snapshot, "", records)
+		case devicesSchema:
+			if err := copyRecords(snapshot, blockDevicesPrefix, records); err != nil {
+				return err
 			}
-			records[key] = bytes.Clone(data)
-			return nil
-		})
+			return listEntries(snapshot, entries)
+		case indexSchema:
+			return listEntries(snapshot, entries)
+		}
+		return nil
 	})
-	if err != nil || schema != unsealedSchema && schema != devicesSchema {
+	if err != nil || !isOlder(schema) {
 		return errors.Trace(err)
 	}
 	if beforeMigrate != nil {
@@ -54,22 +66,72 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 			return errors.Trace(err)
 		}
 	}
-	err = st.update(func(tx *txn) error {
-		for key, data := range records {
-			if !bytes.Equal(tx.get(key), data) {
-				return errors.Errorf("%q has changed", key)
+	names := slices.Sorted(maps.Keys(entries))
+	for most := st.maxEntities(); len(names) > most && err == nil; names = names[most:] {
+		err = st.update(func(tx *txn) error { return tx.writeEntries(names[:most], entries) })
+	}
+	if err == nil {
+		err = st.update(func(tx *txn) error {
+			for key, data := range records {
+				if !bytes.Equal(tx.get(key), data) {
+					return errors.Errorf("%q has changed", key)
+				}
 			}
-		}
-		if schema == unsealedSchema {
-			return tx.migrateUnsealed(records)
-		}
-		return tx.migrateDevices(records)
-	})
+			if schema == unsealedSchema {
+				return tx.migrateUnsealed(records)
+			}
+			if err := tx.writeEntries(names, entries); err != nil {
+				return err
+			}
+			return tx.migrateDevices(records)
+		})
+	}
 	return errors.Annotatef(err, "migrating the state from schema %d to schema %d", schema, schemaVersion)
 }
 
-// migrateDevices writes the block devices of the schema before this one in the form of this
-// one.
+// copyRecords adds the records whose keys begin with prefix.
+func copyRecords(snapshot kv.Snapshot, prefix string, records map[string][]byte) error {
+	return snapshot.Scan(prefix, func(key string, data []byte) error {
+		records[key] = bytes.Clone(data)
+		return nil
+	})
+}
+
+// listEntries adds the names of all instances, with the keys of index entries that a migration left
+// when it was interrupted.
+func listEntries(snapshot kv.Snapshot, entries map[string][]string) error {
+	err := snapshot.Scan(storagePrefix, func(key string, _ []byte) error {
+		entries[key[len(storagePrefix):]] = nil
+		return nil
+	})
+	for _, kind := range []string{mountPointIndex, unmadeIndex} {
+		if err != nil {
+			break
+		}
+		err = snapshot.Scan(kind+"/", func(key string, data []byte) error {
+			entry, err := decodeAt[indexEntry](key, data)
+			entries[entry.Storage] = append(entries[entry.Storage], key)
+			return err
+		})
+	}
+	return err
+}
+
+// writeEntries writes the index entries of instances anew.
+func (tx *txn) writeEntries(names []string, left map[string][]string) error {
+	for _, name := range names {
+		for _, key := range left[name] {
+			tx.remove(key)
+		}
+		i, ok := read[instance](&tx.reader, storageKey(name))
+		if ok {
+			tx.writeIndex(nil, i.index(nil, name))
+		}
+	}
+	return tx.err
+}
+
+// migrateDevices writes the block devices of [devicesSchema] in the form of this one.
 func (tx *txn) migrateDevices(records map[string][]byte) error {
 	tx.setSchema()
 	for key, data := range records {

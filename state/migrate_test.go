@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -199,9 +200,14 @@ func TestMigrateBlockDevices(t *testing.T) {
 	}
 }
 
-// TestMigrateSchema4 opens the migrated state of schema 3 as schema 4 had it.
-func TestMigrateSchema4(t *testing.T) {
-	w := olderWorld(t, 4)
+// TestMigrateLaterSchemas opens the migrated state of schema 3 as schemas 4 and 5 had it.
+func TestMigrateLaterSchemas(t *testing.T) {
+	for _, schema := range []int{4, 5} {
+		t.Run(strconv.Itoa(schema), func(t *testing.T) { checkMigrated(t, olderWorld(t, schema)) })
+	}
+}
+
+func checkMigrated(t *testing.T, w *world) {
 	w.check()
 	want := strings.ReplaceAll(olderSummary, `as "vol-remote", at /dev/loop7`, `as "vol-remote", at /dev/sda`)
 	if got := summary(w); got != want {
@@ -213,6 +219,38 @@ func TestMigrateSchema4(t *testing.T) {
 	w.must(w.RemoveStorage([]string{"begun", "data/0", "adopted", "going"}))
 	w.work()
 	w.check()
+}
+
+// A store whose transactions are small is migrated in several. If that is interrupted, it begins
+// again, and what was removed in between is not found any more.
+func TestMigrateInSmallTransactions(t *testing.T) {
+	store := &boundedStore{Store: olderStore(t, 5), keys: 40, failAfter: 8}
+	w := &world{t: t, store: store, clock: testclock.NewClock(start)}
+	config := state.Config{Store: store, Clock: w.clock, Registry: commonRegistry()}
+	if _, err := state.Open(config); !errors.Is(err, errNoMore) {
+		t.Fatalf("the interrupted migration says %v", err)
+	}
+	const left, stale = "mount-point/machine-0/srv/data//data/0", "mount-point/machine-0/srv/other//data/0"
+	entry, ok := w.dump()[left]
+	if !ok {
+		t.Fatalf("%s was not written yet: interrupt the migration later", left)
+	}
+	w.must(store.Update(t.Context(), func(tx kv.Tx) error {
+		data, ok := state.Unseal(left, []byte(entry))
+		if !ok {
+			t.Error("the entry is damaged")
+		}
+		return tx.Put(stale, state.Seal(stale, data))
+	}))
+	st, err := state.Open(config)
+	w.must(err)
+	w.State = st
+	t.Cleanup(w.close)
+	if got := w.dump(); got[left] == "" || got[stale] != "" {
+		t.Errorf("after the migration there are %q and %q", got[left], got[stale])
+	}
+	store.keys = 0
+	checkMigrated(t, w)
 }
 
 func TestMigrateLeavesDamagedBlockDevicesUnchanged(t *testing.T) {
@@ -255,7 +293,7 @@ func TestMigrateGivesSameUUIDsEachTime(t *testing.T) {
 }
 
 func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
-	for _, schema := range []int{3, 4} {
+	for _, schema := range []int{3, 4, 5} {
 		checkBeforeMigrate(t, schema)
 	}
 }

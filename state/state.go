@@ -17,7 +17,7 @@ import (
 
 // schemaVersion is the version of records and keys. It is raised when older code must not read
 // what newer code has written.
-const schemaVersion = 5
+const schemaVersion = 6
 
 // Config is the configuration of a [State].
 type Config struct {

@@ -387,15 +387,28 @@ func (st *State) AllStorage() ([]Storage, error) {
 }
 
 // WatchStorageNames returns a watcher of the names of instances: it reports first all existing
-// ones, then those that are new, changed or removed. It does not report changes of block
-// devices; see [State.WatchBlockDevices].
-func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
-	w, err := watch(st, storagePrefix, kv.FromScratch, func(keys []string) ([]string, error) {
-		names := make([]string, len(keys))
+// ones, or only those that names refer to (see [State.StorageOf]), and then all that are new,
+// changed or removed. It does not report changes of block devices; see [State.WatchBlockDevices].
+func (st *State) WatchStorageNames(names ...string) (watcher.StringsWatcher, error) {
+	from, first := kv.FromScratch, len(names) > 0
+	if first {
+		from = kv.FromNow
+	}
+	w, err := watch(st, storagePrefix, from, func(keys []string) ([]string, error) {
+		changed := make([]string, len(keys))
 		for i, key := range keys {
-			names[i] = key[len(storagePrefix):]
+			changed[i] = key[len(storagePrefix):]
 		}
-		return names, nil
+		if !first {
+			return changed, nil
+		}
+		first = false
+		found, _, err := st.StorageOf(names...)
+		for _, s := range found {
+			changed = append(changed, s.Name)
+		}
+		slices.Sort(changed)
+		return slices.Compact(changed), err
 	})
 	if err != nil {
 		return nil, err

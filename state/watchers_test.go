@@ -366,6 +366,23 @@ func TestWatchStorageNames(t *testing.T) {
 	}
 }
 
+func TestWatchSomeStorageNames(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"data/0", "data/1", "other", "raw"} {
+		w.add(name, "loop", block)
+	}
+	names, err := w.WatchStorageNames("raw", "data", "none")
+	w.must(err)
+	defer names.Kill()
+	if got := strings.Join(next[[]string](t, names), " "); got != "data/0 data/1 raw" {
+		t.Errorf("first notified of %q", got)
+	}
+	w.must(w.RemoveStorage([]string{"other"}))
+	if got := strings.Join(next[[]string](t, names), " "); got != "other" {
+		t.Errorf("then notified of %q", got)
+	}
+}
+
 func TestCloseEndsWatchersWithReason(t *testing.T) {
 	w := newWorld(t)
 	volumes, err := w.ForEnviron().WatchVolumes()

@@ -287,7 +287,7 @@ const (
 	ActionImport Action = "import"
 	// ActionAdopt is for an orphan.
 	ActionAdopt Action = "adopt"
-	// ActionLeave is for storage that is on the machine and not in the file.
+	// ActionLeave is for storage that is not in the file. Only a dry run lists it.
 	ActionLeave Action = "leave"
 )
 

@@ -118,11 +118,15 @@ func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepLarger
 		return user.ApplyResult{}, errors.Trace(err)
 	}
 	defer end()
-	situation, err := b.situation()
+	names := make([]string, len(file.Storage))
+	for i, declared := range file.Storage {
+		names[i] = declared.Name
+	}
+	situation, err := b.situation(names)
 	if err != nil {
 		return user.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 	}
-	situation.KeepLarger = keepLarger
+	situation.KeepLarger, situation.Undeclared = keepLarger, args.DryRun
 	plan, err := converge.Make(file, situation)
 	if err != nil {
 		return user.ApplyResult{}, errors.Trace(err)
@@ -203,7 +207,7 @@ func watchPause(took time.Duration) time.Duration {
 
 // Watch implements userapi.Backend.
 func (b *Backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
-	changes, err := b.state.WatchStorageNames()
+	changes, err := b.state.WatchStorageNames(names...)
 	if err != nil {
 		return errors.Trace(err)
 	}

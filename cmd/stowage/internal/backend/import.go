@@ -37,7 +37,7 @@ func (b *Backend) Import(ctx context.Context, args user.ImportArgs) (user.Change
 
 // takeOver makes the provider take over the object. record then records it in the state.
 func (b *Backend) takeOver(ctx context.Context, args user.ImportArgs) (change user.Change, record func() error, err error) {
-	situation, err := b.situation()
+	situation, err := b.situation([]string{args.Name})
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}

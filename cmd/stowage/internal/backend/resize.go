@@ -22,7 +22,7 @@ func (b *Backend) Resize(ctx context.Context, args user.ResizeArgs) (user.Change
 	if len(args.Names) == 0 {
 		return user.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
 	}
-	situation, err := b.situation()
+	situation, err := b.situation(nil)
 	if err != nil {
 		return user.ChangesResult{}, errors.Trace(err)
 	}

@@ -7,20 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
-	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// situation reads the situation that a file is compared with.
-func (b *Backend) situation() (converge.Situation, error) {
+// situation reads the situation that a request is compared with, which is about the storage of
+// some names.
+func (b *Backend) situation(names []string) (converge.Situation, error) {
 	situation := converge.Situation{
 		Machine:   b.config.Machine,
 		Providers: b.config.Registry,
 		Manager:   b.config.Manager,
 		// Only its validation is used, which needs no directory.
-		Filesystems: provider.NewManagedFilesystemSource("", nil),
-		CheckGrowth: b.checkGrowth,
+		Filesystems:      provider.NewManagedFilesystemSource("", nil),
+		CheckGrowth:      b.checkGrowth,
+		ListAll:          b.state.AllStorage,
+		TakenMountPoints: b.state.TakenMountPoints,
 	}
 	pools, err := b.pools().List()
 	if err != nil {
@@ -32,13 +34,13 @@ func (b *Backend) situation() (converge.Situation, error) {
 	if situation.Machines, err = b.state.Machines(); err != nil {
 		return situation, errors.Trace(err)
 	}
-	if situation.Storage, err = b.state.AllStorage(); err != nil {
+	if situation.Storage, _, err = b.state.StorageOf(names...); err != nil {
 		return situation, errors.Trace(err)
 	}
 	if !b.isLocal() {
 		return situation, nil
 	}
-	if situation.Space, err = b.space(situation.Storage); err != nil {
+	if situation.Space, err = b.space(); err != nil {
 		return situation, errors.Trace(err)
 	}
 	situation.Reserved = []string{string(b.dir), b.config.SocketPath}
@@ -56,7 +58,7 @@ func (b *Backend) situation() (converge.Situation, error) {
 // on, which may differ from that of the data directory. A loop volume takes its full size when
 // it is made or grows, unless it is thin, so the size of volumes that are still to be made is
 // subtracted. A tmpfs may be as large as the memory.
-func (b *Backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
+func (b *Backend) space() (map[storage.ProviderType]converge.Space, error) {
 	dir := b.dir.Storage()
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
@@ -68,15 +70,14 @@ func (b *Backend) space(existing []state.Storage) (map[storage.ProviderType]conv
 	}
 	free := stat.Bavail * uint64(stat.Frsize) >> 20
 	left := free
-	for _, s := range existing {
-		if s.Provider != provider.LoopProviderType || s.Volume == nil || isThin(s) {
-			continue
+	unmade, err := b.state.UnmadeStorage()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, s := range unmade {
+		if s.Provider == provider.LoopProviderType && !isThin(s.Storage) {
+			left -= min(left, s.MissingMiB)
 		}
-		made := s.SizeMiB
-		if s.Volume.ProviderID == "" {
-			made = 0
-		}
-		left -= min(left, s.RequestedMiB-min(made, s.RequestedMiB))
 	}
 	return map[storage.ProviderType]converge.Space{
 		provider.LoopProviderType:   {FreeMiB: left, Reserved: true, Thin: provider.LoopIsThin},

@@ -129,6 +129,8 @@ func (w *world) apply(file string) error {
 		Machine:     machine,
 		Providers:   providers,
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
+
+		TakenMountPoints: w.state.TakenMountPoints,
 	}
 	pools, err := poolmanager.New(w.state, providers).List()
 	if err != nil {
@@ -137,8 +139,12 @@ func (w *world) apply(file string) error {
 	for _, pool := range pools {
 		target.Pools = append(target.Pools, pool.Config)
 	}
-	if target.Storage, err = w.state.AllStorage(); err != nil {
-		return errors.Trace(err)
+	for _, declared := range parsed.Storage {
+		found, _, err := w.state.StorageOf(declared.Name)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		target.Storage = append(target.Storage, found...)
 	}
 	plan, err := converge.Make(parsed, target)
 	if err != nil {

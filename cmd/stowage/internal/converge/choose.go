@@ -3,6 +3,7 @@ package converge
 import (
 	"strings"
 
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
@@ -15,9 +16,13 @@ import (
 // that was planned before counts.
 func (p *planner) choose(declared spec.Storage) (names.MachineTag, error) {
 	if p.load == nil {
+		all, err := p.situation.ListAll()
+		if err != nil {
+			return names.MachineTag{}, errors.Trace(err)
+		}
 		p.load = map[names.MachineTag]int{}
-		for i := range p.situation.Storage {
-			if machine, ok := machineOf(&p.situation.Storage[i]); ok {
+		for i := range all {
+			if machine, ok := machineOf(&all[i]); ok {
 				p.load[machine]++
 			}
 		}

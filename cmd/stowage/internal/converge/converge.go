@@ -44,8 +44,14 @@ type Situation struct {
 	Manager bool
 	// Pools are all pools, including the providers' default pools.
 	Pools []*storage.Config
-	// Storage is all storage.
+	// Storage is the existing storage of the names that the plan is about.
 	Storage []state.Storage
+	// ListAll lists all storage. It is called only if the plan depends on that.
+	ListAll func() ([]state.Storage, error)
+	// TakenMountPoints is as [state.State.TakenMountPoints].
+	TakenMountPoints func([]state.MountPoint) ([]*state.MountPoint, error)
+	// Undeclared says that the plan lists the storage that is not in the file.
+	Undeclared bool
 	// Reserved are directories that must not be mounted on, in or above.
 	Reserved []string
 	// Space is the free space of providers. The space of a provider that it lacks is not
@@ -123,7 +129,14 @@ func Make(file *spec.File, situation Situation) (Plan, error) {
 			return Plan{}, err
 		}
 	}
-	p.recordUndeclared(file)
+	if err := p.checkMounts(); err != nil {
+		return Plan{}, err
+	}
+	if situation.Undeclared {
+		if err := p.recordUndeclared(file); err != nil {
+			return Plan{}, err
+		}
+	}
 	return p.plan, nil
 }
 
@@ -150,16 +163,6 @@ func newPlanner(situation Situation) *planner {
 		s := &situation.Storage[i]
 		p.existing[s.Name] = s
 		p.prefixes[state.BaseName(s.Name)] = true
-		if s.MountPoint == "" {
-			continue
-		}
-		mounts := &p.detached
-		if machine, ok := machineOf(s); ok {
-			mounts = p.mountsOn(machine)
-		}
-		// Existing mount points on a machine have passed this check before. Those of detached
-		// storage may conflict, since it was on different machines; planAttach checks them again.
-		_ = mounts.Add(s.MountPoint, s.Name)
 	}
 	return p
 }
@@ -172,10 +175,10 @@ type planner struct {
 	prefixes map[string]bool
 	// machines has each machine by its name and by its number; no name is a number.
 	machines map[string]names.MachineTag
-	// mounts are the mount points on each machine; detached are those of detached storage that
-	// any machine can have.
-	mounts   map[names.MachineTag]*spec.Mounts
-	detached spec.Mounts
+	// mounts are the mount points on each machine that the plan takes; wanted are all that have
+	// to be compared with those of existing storage.
+	mounts map[names.MachineTag]*spec.Mounts
+	wanted []wantedMount
 	// freeMiB is the remaining space, by provider.
 	freeMiB map[storage.ProviderType]uint64
 	// load is how much storage machines have, in instances; see choose.
@@ -309,8 +312,8 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				grown[existing.RequestedMiB]++
 			}
 			if attach {
-				if err := p.planAttach(existing, machine); err != nil {
-					return declared.Errorf("mount", "%s", err)
+				if err := p.planAttach(declared, existing, machine); err != nil {
+					return err
 				}
 				attached++
 			} else {
@@ -524,9 +527,10 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 
 // planAttach plans to attach an existing instance. If any machine can have it, its mount point
 // may be taken on this one.
-func (p *planner) planAttach(existing *state.Storage, machine names.MachineTag) error {
+func (p *planner) planAttach(declared spec.Storage, existing *state.Storage, machine names.MachineTag) error {
 	if _, bound := BoundMachine(existing); !bound && existing.MountPoint != "" {
-		if err := p.takeMount(machine, existing.MountPoint, existing.Name); err != nil {
+		fail := func(err error) error { return declared.Errorf("mount", "%s", err) }
+		if err := p.takeMount(machine, existing.MountPoint, existing.Name, fail); err != nil {
 			return err
 		}
 	}
@@ -604,8 +608,9 @@ func formatGrowth(before, after uint64) string {
 // planAdd plans a new instance.
 func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {
 	if wanted.MountPoint != "" {
-		if err := p.addMount(wanted.Machine, wanted.MountPoint, wanted.Name); err != nil {
-			return declared.Errorf("mount", "%s", err)
+		fail := func(err error) error { return declared.Errorf("mount", "%s", err) }
+		if err := p.addMount(wanted.Machine, wanted.MountPoint, wanted.Name, fail); err != nil {
+			return err
 		}
 	}
 	local := wanted.Machine == p.situation.Machine
@@ -654,7 +659,11 @@ func (p *planner) recordChange(declared spec.Storage, action user.Action, count 
 }
 
 // recordUndeclared adds to the plan the storage that exists and is not in the file.
-func (p *planner) recordUndeclared(file *spec.File) {
+func (p *planner) recordUndeclared(file *spec.File) error {
+	all, err := p.situation.ListAll()
+	if err != nil {
+		return errors.Trace(err)
+	}
 	declared := map[string]bool{}
 	bases := map[string]bool{}
 	for _, s := range file.Storage {
@@ -664,7 +673,7 @@ func (p *planner) recordUndeclared(file *spec.File) {
 		}
 	}
 	reported := map[string]bool{}
-	for _, existing := range p.situation.Storage {
+	for _, existing := range all {
 		name := existing.Name
 		if declared[name] || existing.Life != life.Alive {
 			continue
@@ -681,4 +690,5 @@ func (p *planner) recordUndeclared(file *spec.File) {
 			Detail: fmt.Sprintf("not in the file: left alone, remove it with `stowage remove %s`", name),
 		})
 	}
+	return nil
 }

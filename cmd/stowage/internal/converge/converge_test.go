@@ -51,6 +51,23 @@ func (p fakeProvider) ValidateConfig(config *storage.Config) error {
 	return nil
 }
 
+// taken returns for each mount point that of existing storage with which it conflicts.
+func taken(existing []state.Storage, wanted []state.MountPoint) []*state.MountPoint {
+	result := make([]*state.MountPoint, len(wanted))
+	for n, m := range wanted {
+		for _, s := range existing {
+			machine, _ := converge.BoundMachine(&s)
+			if len(s.Attachments) > 0 {
+				machine = s.Attachments[0].Machine
+			}
+			if s.MountPoint != "" && machine == m.Machine && (spec.Within(s.MountPoint, m.Path) || spec.Within(m.Path, s.MountPoint)) {
+				result[n] = &state.MountPoint{Path: s.MountPoint, Machine: machine, Name: s.Name}
+			}
+		}
+	}
+	return result
+}
+
 // situation returns a machine that has the existing storage.
 func situation(existing ...state.Storage) converge.Situation {
 	pool := func(name string, provider storage.ProviderType, attrs storage.Attrs) *storage.Config {
@@ -73,7 +90,11 @@ func situation(existing ...state.Storage) converge.Situation {
 			pool("old", "loop", storage.Attrs{"depth": float64(3)}), pool("xfs", "loop", storage.Attrs{"fs": "xfs"}),
 			pool("thin", "loop", storage.Attrs{"allocation": "thin"}),
 		},
-		Storage:  existing,
+		Storage:          existing,
+		ListAll:          func() ([]state.Storage, error) { return existing, nil },
+		TakenMountPoints: func(wanted []state.MountPoint) ([]*state.MountPoint, error) { return taken(existing, wanted), nil },
+		Undeclared:       true,
+
 		Reserved: []string{"/var/lib/stowage"},
 		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Reserved: true, Thin: provider.LoopIsThin}},
 		// The source that agents use, for its rules.

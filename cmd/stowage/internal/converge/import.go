@@ -63,8 +63,12 @@ func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 		if err := spec.CheckMountPoint(args.Mount); err != nil {
 			return nil, errors.NewNotValid(err, "")
 		}
-		if err := p.addMount(situation.Machine, args.Mount, args.Name); err != nil {
-			return nil, errors.NewNotValid(err, "")
+		fail := func(err error) error { return errors.NewNotValid(err, "") }
+		if err := p.addMount(situation.Machine, args.Mount, args.Name, fail); err != nil {
+			return nil, err
+		}
+		if err := p.checkMounts(); err != nil {
+			return nil, err
 		}
 	}
 	return t, nil

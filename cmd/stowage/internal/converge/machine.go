@@ -95,33 +95,58 @@ func machineOf(existing *state.Storage) (names.MachineTag, bool) {
 	return BoundMachine(existing)
 }
 
-// takeMount reserves a mount point on a machine.
-func (p *planner) takeMount(machine names.MachineTag, path, name string) error {
+// wantedMount is a mount point that no existing storage may have taken. fail makes the error.
+type wantedMount struct {
+	state.MountPoint
+	fail func(error) error
+}
+
+// takeMount reserves a mount point on a machine, for checkMounts to compare with those of existing
+// storage. fail makes the error.
+func (p *planner) takeMount(machine names.MachineTag, path, name string, fail func(error) error) error {
 	if machine == p.situation.Machine {
 		for _, reserved := range p.situation.Reserved {
 			if spec.Within(path, reserved) || spec.Within(reserved, path) {
-				return errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved)
+				return fail(errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved))
 			}
 		}
 	}
-	return p.mountsOn(machine).Add(path, name)
-}
-
-// addMount reserves the mount point of new storage. Detached storage of the environment may be
-// attached to any machine later, so its mount point is taken on all of them.
-func (p *planner) addMount(machine names.MachineTag, path, name string) error {
-	if err := p.detached.Check(path); err != nil {
-		return err
-	}
-	return p.takeMount(machine, path, name)
-}
-
-// mountsOn returns the mount points that are taken on a machine.
-func (p *planner) mountsOn(machine names.MachineTag) *spec.Mounts {
 	mounts, ok := p.mounts[machine]
 	if !ok {
 		mounts = &spec.Mounts{}
 		p.mounts[machine] = mounts
 	}
-	return mounts
+	if err := mounts.Add(path, name); err != nil {
+		return fail(err)
+	}
+	p.wanted = append(p.wanted, wantedMount{state.MountPoint{Path: path, Machine: machine, Name: name}, fail})
+	return nil
+}
+
+// addMount reserves the mount point of new storage. Detached storage of the environment may be
+// attached to any machine later, so its mount point is taken on all of them.
+func (p *planner) addMount(machine names.MachineTag, path, name string, fail func(error) error) error {
+	p.wanted = append(p.wanted, wantedMount{state.MountPoint{Path: path, Name: name}, fail})
+	return p.takeMount(machine, path, name, fail)
+}
+
+// checkMounts returns an error if a mount point of the plan is taken by existing storage.
+func (p *planner) checkMounts() error {
+	if len(p.wanted) == 0 {
+		return nil
+	}
+	points := make([]state.MountPoint, len(p.wanted))
+	for n, wanted := range p.wanted {
+		points[n] = wanted.MountPoint
+	}
+	taken, err := p.situation.TakenMountPoints(points)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for n, by := range taken {
+		if by != nil {
+			return p.wanted[n].fail(spec.MountConflict(points[n].Path, by.Path, by.Name))
+		}
+	}
+	return nil
 }

@@ -61,18 +61,30 @@ type Mounts struct {
 // Check returns an error if the path is a mount point, is inside one or contains one. The error
 // names the owner of that.
 func (m *Mounts) Check(p string) error {
-	if other, ok := m.owners[p]; ok {
-		return errors.Errorf("%s is already the mount point of %s", quote(p), other)
+	if owner, ok := m.owners[p]; ok {
+		return MountConflict(p, p, owner)
 	}
 	if inside, ok := m.firstInside[p]; ok {
-		return errors.Errorf("%s would hide %s, the mount point of %s", quote(p), quote(inside), m.owners[inside])
+		return MountConflict(p, inside, m.owners[inside])
 	}
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
-		if other, ok := m.owners[dir]; ok {
-			return errors.Errorf("%s is inside %s, the mount point of %s", quote(p), quote(dir), other)
+		if owner, ok := m.owners[dir]; ok {
+			return MountConflict(p, dir, owner)
 		}
 	}
 	return nil
+}
+
+// MountConflict returns the error for a path that is the mount point of an owner, is inside it or
+// contains it.
+func MountConflict(p, taken, owner string) error {
+	switch {
+	case p == taken:
+		return errors.Errorf("%s is already the mount point of %s", quote(p), owner)
+	case Within(taken, p):
+		return errors.Errorf("%s would hide %s, the mount point of %s", quote(p), quote(taken), owner)
+	}
+	return errors.Errorf("%s is inside %s, the mount point of %s", quote(p), quote(taken), owner)
 }
 
 // Add adds the mount point of an owner, unless [Mounts.Check] returns an error.

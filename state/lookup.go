@@ -21,7 +21,8 @@ type MountPoint struct {
 }
 
 // TakenMountPoints returns, for each of the mount points, the mount point on the same machine that
-// is equal to it, that contains it, or that is inside it; nil if there is none.
+// is equal to it, that contains it, or that is inside it; nil if
+// that mount point is free.
 func (st *State) TakenMountPoints(wanted []MountPoint) ([]*MountPoint, error) {
 	taken := make([]*MountPoint, len(wanted))
 	err := st.view(func(_ *reader, snapshot kv.Snapshot) (err error) {

@@ -117,7 +117,7 @@ func listEntries(snapshot kv.Snapshot, entries map[string][]string) error {
 	return err
 }
 
-// writeEntries writes the index entries of instances anew.
+// writeEntries writes the index entries of instances again.
 func (tx *txn) writeEntries(names []string, left map[string][]string) error {
 	for _, name := range names {
 		for _, key := range left[name] {

@@ -33,6 +33,8 @@ type machineRecord struct {
 	Fenced *fence `cbor:"5,keyasint,omitempty"`
 	// Labels are what users have said about the machine.
 	Labels map[string]string `cbor:"6,keyasint,omitempty"`
+	// Drained says that the machine is to get no storage.
+	Drained bool `cbor:"7,keyasint,omitempty"`
 }
 
 // CheckMachineName returns an error that satisfies errors.IsNotValid unless the name can be that
@@ -101,6 +103,8 @@ type Machine struct {
 	Labels map[string]string
 	// Fenced is when the machine was fenced; the zero time for one that is not.
 	Fenced time.Time
+	// Drained says that the machine is to get no storage; see [State.DrainMachine].
+	Drained bool
 }
 
 // Machines returns all machines, sorted by name.
@@ -152,6 +156,7 @@ func (r *reader) machine(tag names.MachineTag, record machineRecord) Machine {
 		Presence:   r.presence(at),
 		Labels:     record.Labels,
 		Fenced:     fenced,
+		Drained:    record.Drained,
 	}
 }
 

@@ -26,25 +26,70 @@ func (i *instance) filesystemAttributes() attributes {
 	return all
 }
 
-// MoveStorage detaches the named instances from their machines, and then attaches them to another,
-// all or none. An instance that is there already stays. A later request to detach, attach or
-// remove the instance ends the move. Errors name the instance. They satisfy errors.IsNotFound if a
-// name or the machine does not exist, errors.IsNotSupported if an instance is bound to its
-// machine, and errors.IsNotValid if an instance is being removed, or if the machine that it is to
-// leave is not connected (see [State.FenceMachine]).
-func (st *State) MoveStorage(names []string, machine names.MachineTag) error {
-	target := newMachineTag(machine)
-	return st.update(func(tx *txn) error {
-		return changeEach(tx, names, "moving", func(i *instance) error {
+// MoveStorage detaches instances from their machines, and then attaches each to the machine that is
+// named for it, all or none. An instance that is there already stays. A later request to detach,
+// attach or remove the instance ends the move. Errors name the instance. They satisfy
+// errors.IsNotFound if a name or the machine does not exist, errors.IsNotSupported if an instance is
+// bound to its machine, and errors.IsNotValid if an instance is being removed, or if the machine that
+// it is to leave is not connected (see [State.FenceMachine]).
+func (st *State) MoveStorage(moves ...Attach) error {
+	return st.update(func(tx *txn) error { return tx.moveEach(moves) })
+}
+
+func (tx *txn) moveEach(moves []Attach) error {
+	for _, m := range moves {
+		target := newMachineTag(m.Machine)
+		err := changeEach(tx, []string{m.Name}, "moving", func(i *instance) error {
 			if err := tx.checkTarget(target); err != nil {
 				return err
 			}
 			return tx.move(i, target)
 		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DrainMachine makes a machine get no storage any more, until [State.UndrainMachine], and moves
+// instances to others as [State.MoveStorage] does. A move to the machine that has begun before ends
+// there. If an instance cannot be moved, or DrainMachine is interrupted, the machine is drained and
+// some instances have not been moved. The error satisfies errors.IsNotFound if there is no such machine.
+func (st *State) DrainMachine(machine names.MachineTag, moves ...Attach) error {
+	if err := st.setDrained(machine, true); err != nil {
+		return errors.Trace(err)
+	}
+	for len(moves) > 0 {
+		n := min(len(moves), st.maxEntities())
+		if err := st.MoveStorage(moves[:n]...); err != nil {
+			return errors.Trace(err)
+		}
+		moves = moves[n:]
+	}
+	return nil
+}
+
+// UndrainMachine lets a machine get storage again. It moves nothing. The error satisfies
+// errors.IsNotFound if there is no such machine.
+func (st *State) UndrainMachine(machine names.MachineTag) error {
+	return errors.Trace(st.setDrained(machine, false))
+}
+
+func (st *State) setDrained(machine names.MachineTag, drained bool) error {
+	return st.update(func(tx *txn) error {
+		key := machineKey(newMachineTag(machine))
+		record, ok := read[machineRecord](&tx.reader, key)
+		if !ok {
+			return errors.NotFoundf("machine %s", machine.Id())
+		}
+		record.Drained = drained
+		tx.write(key, &record)
+		return nil
 	})
 }
 
-// checkTarget returns an error unless storage can be attached to the machine.
+// checkTarget returns an error unless a user may attach storage to the machine.
 func (r *reader) checkTarget(machine machineTag) error {
 	record, ok := read[machineRecord](r, machineKey(machine))
 	switch {
@@ -52,8 +97,17 @@ func (r *reader) checkTarget(machine machineTag) error {
 		return errors.NotFoundf("machine %s", machine.tag().Id())
 	case record.Fenced != nil:
 		return errors.NewNotValid(nil, fmt.Sprintf("machine %s is fenced: start it again, with its agent, or choose another machine", record.name(machine)))
+	case record.Drained:
+		name := record.name(machine)
+		return errors.NewNotValid(nil, fmt.Sprintf("machine %s is drained: choose another machine, or end that with `stowage machine undrain %s`", name, name))
 	}
 	return nil
+}
+
+// canArrive reports whether an instance that moves to the machine can be attached there.
+func (r *reader) canArrive(machine machineTag) bool {
+	record, ok := read[machineRecord](r, machineKey(machine))
+	return ok && record.Fenced == nil
 }
 
 // move begins to move an instance.
@@ -89,7 +143,7 @@ func (tx *txn) move(i *instance, target machineTag) error {
 // belongs to its machine, so it is replaced by one of the other machine, whose provider takes over
 // what is on the volume.
 func (tx *txn) settleMove(i *instance) error {
-	if i.Life != life.Alive || i.MoveTo != "" && tx.checkTarget(i.MoveTo) != nil {
+	if i.Life != life.Alive || i.MoveTo != "" && !tx.canArrive(i.MoveTo) {
 		i.MoveTo = ""
 	}
 	if i.MoveTo != "" {

@@ -56,7 +56,7 @@ func TestMove(t *testing.T) {
 	w.work()
 	all := []string{"data", "disk", "nfs"}
 	before := w.one("data").Filesystem
-	w.must(w.MoveStorage(all, machine1))
+	w.must(w.move(all, machine1))
 	w.check()
 	for _, name := range all {
 		w.wantAttached(name, nowhere)
@@ -76,12 +76,12 @@ func TestMove(t *testing.T) {
 	if got := w.filesystemParams(after.Tag).Attributes["uuid"]; got != before.UUID {
 		t.Errorf("the filesystem is made with UUID %v, want %s", got, before.UUID)
 	}
-	w.must(w.MoveStorage(all, machine1))
+	w.must(w.move(all, machine1))
 	w.check()
 	for _, name := range all {
 		w.wantAttached(name, machine1)
 	}
-	w.must(w.MoveStorage(all, machine0))
+	w.must(w.move(all, machine0))
 	w.work()
 	w.check()
 	back := w.one("data").Filesystem
@@ -111,7 +111,7 @@ func TestMoveBeforeMaking(t *testing.T) {
 	w := newWorld(t)
 	w.connect()
 	w.add("data", "disk", filesystem)
-	w.must(w.MoveStorage([]string{"data"}, machine1))
+	w.must(w.move([]string{"data"}, machine1))
 	for _, tag := range []string{w.one("data").Filesystem.Tag.String(), w.one("data").Volume.Tag.String()} {
 		w.must(w.remove(entry{machine: "machine-0", tag: tag}))
 	}
@@ -129,7 +129,7 @@ func TestMoveIsEnded(t *testing.T) {
 		want names.MachineTag
 	}{
 		"detach":          {func(w *world) error { return w.DetachStorage([]string{"data"}) }, nowhere},
-		"move elsewhere":  {func(w *world) error { return w.MoveStorage([]string{"data"}, machine0) }, machine0},
+		"move elsewhere":  {func(w *world) error { return w.move([]string{"data"}, machine0) }, machine0},
 		"the target ends": {func(w *world) error { return w.RemoveMachine(machine1) }, nowhere},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestMoveIsEnded(t *testing.T) {
 			w.connect()
 			w.add("data", "disk", filesystem)
 			w.work()
-			w.must(w.MoveStorage([]string{"data"}, machine1))
+			w.must(w.move([]string{"data"}, machine1))
 			w.must(test.end(w))
 			w.work()
 			w.check()
@@ -161,7 +161,7 @@ func TestMoveIsRefused(t *testing.T) {
 	w.must(w.RemoveStorage([]string{"gone"}))
 	refused := func(kind error, text string, machine names.MachineTag, all ...string) {
 		t.Helper()
-		wantError(t, w.MoveStorage(all, machine), kind, text)
+		wantError(t, w.move(all, machine), kind, text)
 		w.wantAttached("disk", machine0)
 	}
 	refused(errors.NotSupported, "cannot leave it", machine1, "disk", "loop")
@@ -171,7 +171,43 @@ func TestMoveIsRefused(t *testing.T) {
 	refused(errors.NotFound, "machine 7", names.NewMachineTag("7"), "disk")
 	w.disconnect(machine0)
 	refused(errors.NotValid, "stowage machine fence 0 --confirmed", machine1, "disk")
-	w.must(w.MoveStorage([]string{"loop"}, machine0))
+	w.must(w.move([]string{"loop"}, machine0))
+	w.check()
+}
+
+// A drained machine gets no storage, and keeps what cannot move.
+func TestDrainMachine(t *testing.T) {
+	w := newWorld(t)
+	w.connect()
+	w.add("data", "disk", filesystem)
+	w.add("disk", "disk", block)
+	w.add("loop", "loop", filesystem)
+	w.work()
+	wantError(t, w.DrainMachine(names.NewMachineTag("7")), errors.NotFound, "machine 7")
+	to := func(name string, machine names.MachineTag) state.Attach { return state.Attach{Name: name, Machine: machine} }
+	w.must(w.DrainMachine(machine0, to("data", machine1), to("disk", machine1)))
+	w.must(w.DrainMachine(machine0))
+	w.work()
+	w.wantAttached("data", machine1)
+	w.wantAttached("disk", machine1)
+	w.wantAttached("loop", machine0)
+	if m, err := w.Machine(machine0); err != nil || !m.Drained {
+		t.Errorf("machine %+v, %v", m, err)
+	}
+	const says = "machine 0 is drained: choose another machine, or end that with `stowage machine undrain 0`"
+	wantError(t, w.move([]string{"data"}, machine0), errors.NotValid, says)
+	w.must(w.DetachStorage([]string{"disk"}))
+	w.work()
+	wantError(t, w.AttachStorage([]string{"disk"}, machine0), errors.NotValid, says)
+	wantError(t, w.AddStorage(state.StorageParams{Name: "new", Kind: block, Pool: "disk", Size: 1, Machine: machine0}), errors.NotValid, says)
+
+	// A move that has begun before ends where it was to end.
+	w.must(w.move([]string{"data"}, machine1))
+	w.must(w.UndrainMachine(machine0))
+	w.must(w.move([]string{"data"}, machine0))
+	w.must(w.DrainMachine(machine0))
+	w.work()
+	w.wantAttached("data", machine0)
 	w.check()
 }
 
@@ -204,7 +240,7 @@ func TestFence(t *testing.T) {
 		}
 	}
 	wantError(t, w.AttachStorage([]string{"disk"}, machine0), errors.NotValid)
-	w.must(w.MoveStorage([]string{"data", "disk"}, machine1))
+	w.must(w.move([]string{"data", "disk"}, machine1))
 	// Only the worker of the environment, and that of the other machine, do anything.
 	for range 3 {
 		for _, e := range w.entries() {

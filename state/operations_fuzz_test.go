@@ -263,7 +263,7 @@ func (o *operations) user(op int) {
 		o.change(func() error {
 			return o.SetPresence(state.Session{Machine: machine}, state.Presence{Connected: connected, Since: o.clock.Now()})
 		}, "%s is connected: %t", machine, connected)
-		err := o.change(func() error { return o.MoveStorage(names, machine) }, "move %q to %s", names, machine)
+		err := o.change(func() error { return o.move(names, machine) }, "move %q to %s", names, machine)
 		for _, name := range names {
 			if err != nil {
 				break

@@ -374,3 +374,12 @@ func wantCode(t testing.TB, err error, code string) {
 }
 
 func filePath(t testing.TB) string { return filepath.Join(t.TempDir(), "state") }
+
+// move moves instances to a machine.
+func (w *world) move(names []string, machine names.MachineTag) error {
+	moves := make([]state.Attach, len(names))
+	for i, name := range names {
+		moves[i] = state.Attach{Name: name, Machine: machine}
+	}
+	return w.MoveStorage(moves...)
+}

@@ -126,7 +126,7 @@ func TestMachinesHowTo(t *testing.T) {
 	}
 	disks := newProgram(m)
 	page{
-		name: "howto/machines.md", blocks: 11,
+		name: "howto/machines.md", blocks: 12,
 		prelude: `set -m
 unset STOWAGE_DIR XDG_CONFIG_HOME
 export HOME=$DIR/home
@@ -136,9 +136,10 @@ trap 'cat "$DIR"/*.log' ERR
 		after: map[int]string{
 			4:  "echo precious >\"$DIR/mnt/orders/x\"\n",
 			5:  "test \"$(cat \"$DIR/mnt/orders/x\")\" = precious\n",
-			6:  "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
-			8:  "if test -e \"$HOME/.config/stowage/contexts/prod.yaml\"; then exit 1; fi\n",
-			10: "grep -q . \"$DIR/token-web\"\n",
+			6:  "test \"$(cat \"$DIR/mnt/orders/x\")\" = precious\n",
+			7:  "if mountpoint -q \"$DIR/mnt/pages\"; then exit 1; fi\n",
+			9:  "if test -e \"$HOME/.config/stowage/contexts/prod.yaml\"; then exit 1; fi\n",
+			11: "grep -q . \"$DIR/token-web\"\n",
 		},
 		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "127.0.0.1:7117", address,

@@ -184,6 +184,18 @@ func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
 	return post[MoveResult](ctx, c, "move", args)
 }
 
+// DrainMachine keeps a machine from getting storage, and requests that its storage be moved to
+// others.
+func (c *Client) DrainMachine(ctx context.Context, args MachineArgs) (DrainMachineResult, error) {
+	return post[DrainMachineResult](ctx, c, "drain-machine", args)
+}
+
+// UndrainMachine lets a machine get storage again.
+func (c *Client) UndrainMachine(ctx context.Context, args MachineArgs) error {
+	_, err := post[struct{}](ctx, c, "undrain-machine", args)
+	return err
+}
+
 // LabelMachine changes the labels of a machine.
 func (c *Client) LabelMachine(ctx context.Context, args LabelMachineArgs) error {
 	_, err := post[struct{}](ctx, c, "label-machine", args)

@@ -120,6 +120,8 @@ type Machine struct {
 	InstanceID string `json:"instance-id" yaml:"instance-id"`
 	// Labels are what users have said about the machine, such as zone: a.
 	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
+	// Drained says that the machine is to get no storage.
+	Drained bool `json:"drained,omitempty" yaml:"drained,omitempty"`
 }
 
 // LabelMachineArgs changes the labels of a machine.
@@ -135,13 +137,30 @@ type LabelMachineArgs struct {
 type MoveArgs struct {
 	// Names are names of storage, as elsewhere.
 	Names []string `json:"names"`
-	// Machine is the name or number of the machine to attach it to.
+	// Machine is the name or number of the machine to attach it to, or "any": a machine is chosen for
+	// each instance, which is not the one that has it.
 	Machine string `json:"machine"`
+	// MachineLabels are those that a machine must have for "any", such as zone=a,disk=ssd.
+	MachineLabels string `json:"machine-labels,omitempty"`
 }
 
-// MoveResult says where the storage is moved to.
+// MoveResult says where storage is moved to.
 type MoveResult struct {
-	// Machine is the machine as attachments show it.
+	// Machines has the machine of each instance, as attachments show it.
+	Machines map[string]string `json:"machines"`
+}
+
+// DrainMachineResult says what becomes of a machine's storage.
+type DrainMachineResult struct {
+	// Machines has the machine that each instance is moved to, as attachments show it.
+	Machines map[string]string `json:"machines"`
+	// Stays are the names of the storage that cannot leave the machine.
+	Stays []string `json:"stays"`
+}
+
+// MachineArgs names a machine.
+type MachineArgs struct {
+	// Machine is its name or number.
 	Machine string `json:"machine"`
 }
 

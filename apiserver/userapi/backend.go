@@ -57,6 +57,11 @@ type Backend interface {
 	Machines(context.Context) ([]user.Machine, error)
 	// Move requests that storage be detached, and attached to another machine.
 	Move(context.Context, user.MoveArgs) (user.MoveResult, error)
+	// DrainMachine keeps a machine from getting storage, and requests that its storage be moved to
+	// others.
+	DrainMachine(context.Context, user.MachineArgs) (user.DrainMachineResult, error)
+	// UndrainMachine lets a machine get storage again.
+	UndrainMachine(context.Context, user.MachineArgs) error
 	// LabelMachine changes the labels of a machine.
 	LabelMachine(context.Context, user.LabelMachineArgs) error
 	// FenceMachine makes a machine count as off. The error satisfies errors.IsNotSupported if that is

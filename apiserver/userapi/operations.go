@@ -55,6 +55,8 @@ func (h *Handler) register() {
 		machines, err := b.Machines(ctx)
 		return user.MachineList{Machines: machines}, err
 	})
+	ask(h, "drain-machine", toChange, "Keep a machine from getting storage, and move its storage to others", b.DrainMachine)
+	tell(h, "undrain-machine", "Let a machine get storage again", b.UndrainMachine)
 	tell(h, "label-machine", "Change the labels of a machine", b.LabelMachine)
 	tell(h, "fence-machine", "Say that a machine is off, or has been restarted, or let the server see to it", b.FenceMachine)
 	tell(h, "remove-machine", "Remove a machine, with the storage that is lost with it", b.RemoveMachine)

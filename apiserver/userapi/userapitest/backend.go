@@ -88,7 +88,19 @@ func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 // Move implements userapi.Backend.
 func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, error) {
 	b.record("move %+v", args)
-	return user.MoveResult{Machine: "web"}, b.Err
+	return user.MoveResult{Machines: map[string]string{"a": "web"}}, b.Err
+}
+
+// DrainMachine implements userapi.Backend.
+func (b *Backend) DrainMachine(_ context.Context, args user.MachineArgs) (user.DrainMachineResult, error) {
+	b.record("drain-machine %+v", args)
+	return user.DrainMachineResult{Machines: map[string]string{"a": "web"}, Stays: []string{"b"}}, b.Err
+}
+
+// UndrainMachine implements userapi.Backend.
+func (b *Backend) UndrainMachine(_ context.Context, args user.MachineArgs) error {
+	b.record("undrain-machine %+v", args)
+	return b.Err
 }
 
 // LabelMachine implements userapi.Backend.

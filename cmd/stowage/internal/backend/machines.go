@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -11,9 +12,13 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/life"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // Server is what a server knows beside the state.
@@ -55,6 +60,7 @@ func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 			Refused:    m.Session.Refused,
 			InstanceID: string(m.InstanceID),
 			Labels:     m.Labels,
+			Drained:    m.Drained,
 		}
 		switch server := b.config.Server; {
 		case server == nil:
@@ -97,12 +103,171 @@ func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult
 	if b.config.Server == nil {
 		return user.MoveResult{}, errNoServer
 	}
-	machine, err := b.state.MachineNamed(args.Machine)
+	end, err := b.beginChange(ctx)
 	if err != nil {
 		return user.MoveResult{}, errors.Trace(err)
 	}
-	err = b.change(ctx, args.Names, func(names []string) error { return b.state.MoveStorage(names, machine) })
-	return user.MoveResult{Machine: b.machineName(machine)}, err
+	defer end()
+	found, err := b.named(args.Names)
+	if err != nil {
+		return user.MoveResult{}, err
+	}
+	moves, err := b.targets(found, args)
+	if err == nil {
+		err = b.state.MoveStorage(moves...)
+	}
+	return user.MoveResult{Machines: b.machinesOf(moves)}, errors.Trace(err)
+}
+
+// targets returns the machines that storage is to move to.
+func (b *Backend) targets(found []state.Storage, args user.MoveArgs) ([]state.Attach, error) {
+	if args.Machine == coremachine.Any {
+		var texts []string
+		if args.MachineLabels != "" {
+			texts = strings.Split(args.MachineLabels, ",")
+		}
+		labels, err := coremachine.ParseLabels(texts)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		return b.chooseTargets(found, labels)
+	}
+	if args.MachineLabels != "" {
+		return nil, errors.NewNotValid(nil, "machine-labels: they are for machine any")
+	}
+	machine, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	moves := make([]state.Attach, len(found))
+	for i, s := range found {
+		moves[i] = state.Attach{Name: s.Name, Machine: machine}
+	}
+	return moves, nil
+}
+
+// chooseTargets chooses a machine with the labels for each instance, which is not the one that has
+// it, and on which its mount point is free.
+func (b *Backend) chooseTargets(found []state.Storage, labels map[string]string) ([]state.Attach, error) {
+	machines, err := b.state.Machines()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	all, err := b.state.AllStorage()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	chooser := converge.NewChooser(machines, all)
+	mounts := map[names.MachineTag]*spec.Mounts{} // of the storage that moves
+	for _, m := range machines {
+		mounts[m.Tag] = &spec.Mounts{}
+	}
+	moves := make([]state.Attach, len(found))
+	for i, s := range found {
+		var failure error
+		machine, ok := chooser.Choose(func(m *state.Machine) bool {
+			if !converge.IsOpen(m, labels) || len(s.Attachments) > 0 && s.Attachments[0].Machine == m.Tag {
+				return false
+			}
+			if s.MountPoint == "" {
+				return true
+			}
+			taken, err := b.state.TakenMountPoints([]state.MountPoint{{Path: s.MountPoint, Machine: m.Tag, Name: s.Name}})
+			if err != nil {
+				failure = err
+			}
+			return err == nil && taken[0] == nil && mounts[m.Tag].Check(s.MountPoint) == nil
+		})
+		switch {
+		case failure != nil:
+			return nil, errors.Trace(failure)
+		case !ok:
+			return nil, errors.NewNotValid(nil, fmt.Sprintf(
+				"storage %q: no other machine is connected, is not drained, has the labels if there are any, and has its mount point free", s.Name))
+		}
+		if s.MountPoint != "" {
+			_ = mounts[machine].Add(s.MountPoint, s.Name) // it was checked
+		}
+		moves[i] = state.Attach{Name: s.Name, Machine: machine}
+	}
+	return moves, nil
+}
+
+// machinesOf returns the machine of each instance, as attachments show it.
+func (b *Backend) machinesOf(moves []state.Attach) map[string]string {
+	machines := make(map[string]string, len(moves))
+	for _, m := range moves {
+		machines[m.Name] = b.machineName(m.Machine)
+	}
+	return machines
+}
+
+// DrainMachine implements userapi.Backend.
+func (b *Backend) DrainMachine(ctx context.Context, args user.MachineArgs) (user.DrainMachineResult, error) {
+	if b.config.Server == nil {
+		return user.DrainMachineResult{}, errNoServer
+	}
+	end, err := b.beginChange(ctx)
+	if err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	defer end()
+	tag, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	machine, err := b.state.Machine(tag)
+	if err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	all, err := b.state.AllStorage()
+	if err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	var leaving []state.Storage
+	stays := []string{}
+	for _, s := range all {
+		switch {
+		case s.Life != life.Alive || len(s.Attachments) == 0 || s.Attachments[0].Machine != tag:
+		case isOnMachine(s):
+			stays = append(stays, s.Name)
+		default:
+			leaving = append(leaving, s)
+		}
+	}
+	if len(leaving) > 0 && machine.Fenced.IsZero() && !machine.Presence.Connected {
+		return user.DrainMachineResult{}, errors.NewNotValid(nil, fmt.Sprintf(
+			"machine %s is not connected: make sure that it is off, or has been restarted, and run `stowage machine fence %s --confirmed`", machine.Name, machine.Name))
+	}
+	moves, err := b.chooseTargets(leaving, nil)
+	if err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	if err := b.state.DrainMachine(tag, moves...); err != nil {
+		return user.DrainMachineResult{}, errors.Trace(err)
+	}
+	return user.DrainMachineResult{Machines: b.machinesOf(moves), Stays: stays}, nil
+}
+
+// isOnMachine reports whether storage is on the disk or in the memory of its machine.
+func isOnMachine(s state.Storage) bool {
+	bottom := s.Volume
+	if bottom == nil {
+		bottom = s.Filesystem
+	}
+	return bottom.Scope == storage.ScopeMachine
+}
+
+// UndrainMachine implements userapi.Backend.
+func (b *Backend) UndrainMachine(_ context.Context, args user.MachineArgs) error {
+	if b.config.Server == nil {
+		return errNoServer
+	}
+	machine, err := b.state.MachineNamed(args.Machine)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(b.state.UndrainMachine(machine))
 }
 
 // LabelMachine implements userapi.Backend.

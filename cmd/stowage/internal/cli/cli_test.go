@@ -97,7 +97,17 @@ func (b *backend) Machines(context.Context) ([]user.Machine, error) {
 
 func (b *backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, error) {
 	b.record("move %+v", args)
-	return user.MoveResult{Machine: "web"}, b.err
+	return user.MoveResult{Machines: map[string]string{"a": "web"}}, b.err
+}
+
+func (b *backend) DrainMachine(_ context.Context, args user.MachineArgs) (user.DrainMachineResult, error) {
+	b.record("drain-machine %+v", args)
+	return user.DrainMachineResult{Machines: map[string]string{"a": "web"}, Stays: []string{"b"}}, b.err
+}
+
+func (b *backend) UndrainMachine(_ context.Context, args user.MachineArgs) error {
+	b.record("undrain-machine %+v", args)
+	return b.err
 }
 
 func (b *backend) LabelMachine(_ context.Context, args user.LabelMachineArgs) error {
@@ -429,10 +439,15 @@ func TestMachineCommands(t *testing.T) {
 	m := newMachine(t, b)
 	for _, args := range [][]string{
 		{"machine", "label", "web", "zone=a", "disk-", "rack=r-1"}, {"machine", "fence", "web", "--confirmed"}, {"machine", "fence", "web"},
+		{"machine", "undrain", "web"},
 	} {
 		if r := m.run(t.Context(), args...); r.code != 0 || r.stdout+r.stderr != "" {
 			t.Errorf("%q: %+v", args, r)
 		}
+	}
+	const drained = "a  moves to web\nb  stays: it cannot leave the machine\n"
+	if r := m.run(t.Context(), "machine", "drain", "web"); r.code != 0 || r.stdout != drained {
+		t.Errorf("drained: %+v, want %q", r, drained)
 	}
 	for _, args := range [][]string{{"machine", "label", "web", "zone"}, {"machine", "label", "web", "zone=a", "zone=b"}} {
 		if r := m.run(t.Context(), args...); r.code != 2 || !strings.Contains(r.stderr, `label "zone"`) {
@@ -441,6 +456,7 @@ func TestMachineCommands(t *testing.T) {
 	}
 	calls := []string{
 		"label-machine {Machine:web Set:map[rack:r-1 zone:a] Remove:[disk]}", "fence-machine {Machine:web Confirmed:true}", "fence-machine {Machine:web Confirmed:false}",
+		"undrain-machine {Machine:web}", "drain-machine {Machine:web}",
 	}
 	if got := b.recordedCalls(); !slices.Equal(got, calls) {
 		t.Errorf("calls %q, want %q", got, calls)

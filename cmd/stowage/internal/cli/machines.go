@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -26,7 +27,8 @@ func (c *common) machinesCommand() *cobra.Command {
 		Long: `Lists the machines. STATUS is "up" for a machine whose agent is connected,
 "unreachable" once it has not been connected for 40 seconds, "fenced" if somebody has said
 that it is off, and "pending" until it connects for the first time. Storage of a machine
-that is unreachable stays as it is.`,
+that is unreachable stays as it is. A machine that is drained gets no storage: see
+"stowage machine drain --help".`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeMachines)
@@ -63,7 +65,11 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 		if !m.Refused.IsZero() {
 			message = fmt.Sprintf("another agent, with a copy of its directory, was refused at %s", m.Refused.UTC().Format(time.RFC3339))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(string(m.Status)), seen,
+		status := string(m.Status)
+		if m.Drained {
+			status += ", drained"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(status), seen,
 			labels(table.Escape(strings.Join(machine.FormatLabels(m.Labels), ","))), message)
 	}
 	return w.Flush()
@@ -73,16 +79,16 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 func (c *common) machineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "machine",
-		Short: "Label, fence or remove a machine",
+		Short: "Label, drain, fence or remove a machine",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return errors.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 			}
-			return errors.Errorf("name a command for %q: label, fence or remove; `stowage machines` lists the machines", cmd.CommandPath())
+			return errors.Errorf("name a command for %q: label, drain, undrain, fence or remove; `stowage machines` lists the machines", cmd.CommandPath())
 		},
 	}
-	cmd.AddCommand(c.machineLabelCommand(), c.machineFenceCommand(), c.machineRemoveCommand())
+	cmd.AddCommand(c.machineLabelCommand(), c.machineDrainCommand(), c.machineUndrainCommand(), c.machineFenceCommand(), c.machineRemoveCommand())
 	return cmd
 }
 
@@ -111,6 +117,58 @@ to a machine with that label. Storage that a machine has already stays there.
 				return errors.WithType(err, errUsage)
 			}
 			return client.LabelMachine(ctx, args)
+		}),
+	}
+}
+
+func (c *common) machineDrainCommand() *cobra.Command {
+	var waiting waitFlags
+	cmd := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Move the storage of a machine to others, and give it none from then on",
+		Long: `Keeps a machine from getting storage, and moves what it has of the environment's storage
+to other machines: each to one that is connected, and that has the least storage. Use it
+before the machine is switched off. "stowage machine undrain" ends it; what was moved stays
+where it is then.
+
+Storage that is on the disk or in the memory of the machine, such as that of pools loop,
+rootfs and tmpfs, stays there. The output names it, and says where the other storage moves.`,
+		Args: cobra.ExactArgs(1),
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			drained, err := client.DrainMachine(ctx, user.MachineArgs{Machine: args[0]})
+			if err != nil {
+				return err
+			}
+			moving := slices.SortedFunc(maps.Keys(drained.Machines), table.CompareNames)
+			w := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', 0)
+			for _, name := range moving {
+				fmt.Fprintf(w, "%s\tmoves to %s\n", table.Escape(name), table.Escape(drained.Machines[name]))
+			}
+			for _, name := range drained.Stays {
+				fmt.Fprintf(w, "%s\tstays: it cannot leave the machine\n", table.Escape(name))
+			}
+			if err := w.Flush(); err != nil || len(moving) == 0 {
+				return err
+			}
+			return waiting.waitFor(ctx, client, moving, movedTo(drained.Machines), c.Stdout)
+		}),
+	}
+	waiting.addTo(cmd, "attached elsewhere")
+	return cmd
+}
+
+func (c *common) machineUndrainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "undrain NAME",
+		Short: "Let a machine that was drained get storage again",
+		Args:  cobra.ExactArgs(1),
+		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
+			return client.UndrainMachine(ctx, user.MachineArgs{Machine: args[0]})
 		}),
 	}
 }
@@ -169,11 +227,14 @@ func (c *common) moveCommand() *cobra.Command {
 		args    user.MoveArgs
 	)
 	cmd := &cobra.Command{
-		Use:   "move NAME... --to MACHINE",
+		Use:   "move NAME... --to MACHINE|any",
 		Short: "Move storage of the environment to another machine",
 		Long: `Detaches storage from its machine, and attaches it to another one, with its data. NAME
 also selects NAME/0, NAME/1, and so on. Storage that is on the disk or in the memory of
 a machine, such as that of pools loop, rootfs and tmpfs, cannot move.
+
+With --to any, each instance moves to a machine that is connected and has the least
+storage, of those with the labels of --machine-labels.
 
 The machine that has the storage must be connected, so that it stops using it. If it is
 off, say so with "stowage machine fence" first.`,
@@ -189,10 +250,11 @@ off, say so with "stowage machine fence" first.`,
 			if err != nil {
 				return err
 			}
-			return waiting.waitFor(ctx, client, names, movedTo(moved.Machine), c.Stdout)
+			return waiting.waitFor(ctx, client, names, movedTo(moved.Machines), c.Stdout)
 		}),
 	}
-	cmd.Flags().StringVar(&args.Machine, "to", "", "name of the machine that is to have the storage")
+	cmd.Flags().StringVar(&args.Machine, "to", "", "name of the machine that is to have the storage, or any")
+	cmd.Flags().StringVar(&args.MachineLabels, "machine-labels", "", "labels that the machine must have, such as zone=a,disk=ssd, with --to any")
 	waiting.addTo(cmd, "attached there")
 	if err := cmd.MarkFlagRequired("to"); err != nil {
 		panic(err) // the flag is defined above

@@ -240,13 +240,13 @@ func follow(ctx context.Context, source source, names []string, v *view, d displ
 	return group.Wait()
 }
 
-// movedTo is the goal of storage that is to be attached to a machine. It is detached in between.
-func movedTo(machine string) goal {
+// movedTo is the goal of storage that is to be attached to other machines. It is detached in between.
+func movedTo(machines map[string]string) goal {
 	return goal{"moved", func(s user.Storage) progress {
 		switch {
 		case s.Life != life.Alive, s.Status == status.Error:
 			return failed
-		case len(s.Attachments) > 0 && s.Attachments[0].Machine == machine:
+		case len(s.Attachments) > 0 && s.Attachments[0].Machine == machines[s.Name]:
 			return attached.progress(s)
 		}
 		return pending

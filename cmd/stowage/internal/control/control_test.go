@@ -131,8 +131,14 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || len(machines) != 1 || machines[0].Name != "web" || machines[0].LastSeen.Unix() != 1e9 {
 		t.Errorf("machines: %+v, %v", machines, err)
 	}
-	if moved, err := client.Move(ctx, user.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machine != "web" {
+	if moved, err := client.Move(ctx, user.MoveArgs{Names: []string{"a"}, Machine: "1"}); err != nil || moved.Machines["a"] != "web" {
 		t.Errorf("moved: %+v, %v", moved, err)
+	}
+	if drained, err := client.DrainMachine(ctx, user.MachineArgs{Machine: "web"}); err != nil || drained.Machines["a"] != "web" || len(drained.Stays) != 1 {
+		t.Errorf("drained: %+v, %v", drained, err)
+	}
+	if err := client.UndrainMachine(ctx, user.MachineArgs{Machine: "web"}); err != nil {
+		t.Error(err)
 	}
 	if err := client.FenceMachine(ctx, user.FenceMachineArgs{Machine: "web", Confirmed: true}); err != nil {
 		t.Error(err)
@@ -160,7 +166,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
-		"machines", "move {Names:[a] Machine:1}", "fence-machine {Machine:web Confirmed:true}", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",
+		"machines", "move {Names:[a] Machine:1 MachineLabels:}", "drain-machine {Machine:web}", "undrain-machine {Machine:web}", "fence-machine {Machine:web Confirmed:true}", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",
 	}
 	if !reflect.DeepEqual(b.Calls(), want) {
 		t.Errorf("calls %q, want %q", b.Calls(), want)

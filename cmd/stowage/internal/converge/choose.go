@@ -11,46 +11,95 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// choose returns the machine for storage that any machine with its labels may have: of those that are
-// connected, the one with the least storage instances, and of several the first by name. The storage
-// that was planned before counts.
-func (p *planner) choose(declared spec.Storage) (names.MachineTag, error) {
-	if p.load == nil {
+// Chooser chooses machines for storage that any of several machines may have.
+type Chooser struct {
+	machines []state.Machine
+	// load is how much storage machines have, in instances.
+	load map[names.MachineTag]int
+}
+
+// NewChooser returns a chooser among the machines, which have the storage.
+func NewChooser(machines []state.Machine, all []state.Storage) *Chooser {
+	c := &Chooser{machines: machines, load: map[names.MachineTag]int{}}
+	for i := range all {
+		if machine, ok := machineOf(&all[i]); ok {
+			c.load[machine]++
+		}
+	}
+	return c
+}
+
+// Choose returns the machine for another instance: of those that may have it, the one with the least
+// instances, and of several the first by name. What was chosen before counts.
+func (c *Chooser) Choose(may func(*state.Machine) bool) (names.MachineTag, bool) {
+	var best *state.Machine
+	for i := range c.machines {
+		m := &c.machines[i]
+		if may(m) && (best == nil || c.load[m.Tag] < c.load[best.Tag]) {
+			best = m
+		}
+	}
+	if best == nil {
+		return names.MachineTag{}, false
+	}
+	c.load[best.Tag]++
+	return best.Tag, true
+}
+
+// IsOpen reports whether a machine can be chosen for storage with labels.
+func IsOpen(m *state.Machine, labels map[string]string) bool {
+	return m.Presence.Connected && m.Fenced.IsZero() && !m.Drained && hasLabels(m, labels)
+}
+
+// choose returns the machine for an instance that any machine with the labels of its entry may have.
+func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.MachineTag, error) {
+	if p.chooser == nil {
 		all, err := p.situation.ListAll()
 		if err != nil {
 			return names.MachineTag{}, errors.Trace(err)
 		}
-		p.load = map[names.MachineTag]int{}
-		for i := range all {
-			if machine, ok := machineOf(&all[i]); ok {
-				p.load[machine]++
-			}
-		}
+		p.chooser = NewChooser(p.situation.Machines, all)
 	}
-	var best *state.Machine
-	for i := range p.situation.Machines {
-		m := &p.situation.Machines[i]
-		if p.canTake(m) && hasLabels(m, declared.Labels) && (best == nil || p.load[m.Tag] < p.load[best.Tag]) {
-			best = m
+	var failure error
+	taken := false // where the machine could be chosen otherwise
+	chosen, ok := p.chooser.Choose(func(m *state.Machine) bool {
+		if p.situation.Machine != (names.MachineTag{}) {
+			return m.Tag == p.situation.Machine && hasLabels(m, declared.Labels)
 		}
-	}
+		if !IsOpen(m, declared.Labels) {
+			return false
+		}
+		free, err := p.isFree(m.Tag, instance)
+		if err != nil {
+			failure = err
+		}
+		taken = taken || !free
+		return free
+	})
 	switch {
-	case best != nil:
-		p.load[best.Tag]++
-		return best.Tag, nil
+	case failure != nil:
+		return names.MachineTag{}, errors.Trace(failure)
+	case ok:
+		return chosen, nil
+	case taken:
+		return names.MachineTag{}, declared.Errorf("mount", "%q is taken on each machine that can be chosen", instance.Mount)
 	case len(declared.Labels) > 0:
-		return names.MachineTag{}, declared.Errorf("machine-labels", "no machine that is connected has the labels %s: `stowage machines -o yaml` shows those that there are",
+		return names.MachineTag{}, declared.Errorf("machine-labels", "no machine that can be chosen has the labels %s: `stowage machines -o yaml` shows those that there are",
 			strings.Join(coremachine.FormatLabels(declared.Labels), ","))
 	}
-	return names.MachineTag{}, declared.Errorf("machine", "no machine is connected: %s", p.machineNames())
+	return names.MachineTag{}, declared.Errorf("machine", "no machine can be chosen, since none is connected and not drained: %s", p.machineNames())
 }
 
-// canTake reports whether a machine can be chosen.
-func (p *planner) canTake(m *state.Machine) bool {
-	if p.situation.Machine != (names.MachineTag{}) {
-		return m.Tag == p.situation.Machine
+// isFree reports whether the mount point of an instance is free on a machine.
+func (p *planner) isFree(machine names.MachineTag, instance spec.Instance) (bool, error) {
+	if instance.Mount == "" {
+		return true, nil
 	}
-	return m.Presence.Connected && m.Fenced.IsZero()
+	if planned, ok := p.mounts[machine]; ok && planned.Check(instance.Mount) != nil {
+		return false, nil
+	}
+	taken, err := p.situation.TakenMountPoints([]state.MountPoint{{Path: instance.Mount, Machine: machine, Name: instance.Name}})
+	return err == nil && taken[0] == nil, err
 }
 
 func hasLabels(m *state.Machine, wanted map[string]string) bool {

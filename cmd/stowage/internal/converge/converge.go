@@ -181,9 +181,8 @@ type planner struct {
 	wanted []wantedMount
 	// freeMiB is the remaining space, by provider.
 	freeMiB map[storage.ProviderType]uint64
-	// load is how much storage machines have, in instances; see choose.
-	load map[names.MachineTag]int
-	plan Plan
+	chooser *Chooser
+	plan    Plan
 }
 
 // planPool adds a pool to the plan unless the pool exists.
@@ -276,7 +275,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
-		machine, err := p.machineFor(declared, existing)
+		machine, err := p.machineFor(declared, instance, existing)
 		if err != nil {
 			return err
 		}

@@ -13,14 +13,14 @@ import (
 
 // machineFor returns the machine that is to have an instance of an entry. existing is the instance, or
 // nil if it is new.
-func (p *planner) machineFor(declared spec.Storage, existing *state.Storage) (names.MachineTag, error) {
+func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, existing *state.Storage) (names.MachineTag, error) {
 	if declared.IsAnywhere() {
 		if existing != nil {
 			if machine, ok := machineOf(existing); ok {
 				return machine, nil // it was chosen once
 			}
 		}
-		return p.choose(declared)
+		return p.choose(declared, instance)
 	}
 	machine, known := p.machines[declared.Machine]
 	switch {

@@ -245,7 +245,13 @@ func TestMakeChoosesMachine(t *testing.T) {
 			m.Fenced = time.Unix(1, 0)
 		}
 	}
+	drained := up()
+	for i := range drained.Machines {
+		m := &drained.Machines[i]
+		m.Drained = m.Tag == web1
+	}
 	other := func(e *state.Storage) { e.Name = "other"; e.MountPoint = "/srv/other" }
+	third := func(e *state.Storage) { e.Name = "third"; e.MountPoint = "/srv/third" }
 	for _, test := range []struct {
 		about, text     string
 		situation       converge.Situation
@@ -256,6 +262,11 @@ func TestMakeChoosesMachine(t *testing.T) {
 		{"spread", strings.Replace(anywhere, "2G", "2G,4", 1), up(bound(web1, other)),
 			map[string]names.MachineTag{"data/0": web2, "data/1": web1, "data/2": web2, "data/3": web1}, nil},
 		{"not a fenced one", anywhere, fenced, map[string]names.MachineTag{"data": web2}, nil},
+		{"not a drained one", anywhere, drained, map[string]names.MachineTag{"data": web2}, nil},
+		{"not where the mount point is taken", anywhere, up(bound(web1, func(e *state.Storage) { e.Name = "other" }), bound(web2, other), bound(web2, third)),
+			map[string]names.MachineTag{"data": web2}, nil},
+		{"not where the file takes the mount point", "\n" + more("loop,1G", "/srv/data/in", "web-1") + strings.TrimPrefix(anywhere, "\n"), up(),
+			map[string]names.MachineTag{"more": web1, "data": web2}, nil},
 		{"by labels", labelled("zone=a,disk=d" + web2.Id()), up(), map[string]names.MachineTag{"data": web2}, nil},
 		{"chosen before", anywhere, up(bound(web2, nil)), nil, nil},
 		{"chosen before, and detached", anywhere, up(bound(web2, detach)), nil, map[string]names.MachineTag{"data": web2}},
@@ -284,9 +295,16 @@ func TestMakeChoosesMachine(t *testing.T) {
 			t.Errorf("%s: added %v, attached %v; want %v, %v", test.about, added, attached, test.added, test.attached)
 		}
 	}
+	everywhere := func(machine names.MachineTag) state.Storage {
+		return bound(machine, func(e *state.Storage) { e.Name = "on-" + machine.Id(); e.MountPoint = "/srv" })
+	}
+	const taken = `f.yaml:5: storage data: mount: "/srv/data" is taken on each machine that can be chosen`
+	if _, err := converge.Make(file(t, "storage:"+anywhere), up(everywhere(web1), everywhere(web2))); err == nil || err.Error() != taken {
+		t.Errorf("got %v, want %s", err, taken)
+	}
 	for text, want := range map[string]string{
-		labelled("zone=b"): "f.yaml:7: storage data: machine-labels: no machine that is connected has the labels zone=b: `stowage machines -o yaml` shows those that there are",
-		anywhere:           "f.yaml:6: storage data: machine: no machine is connected: the machines are 0, web-1, web-2",
+		labelled("zone=b"): "f.yaml:7: storage data: machine-labels: no machine that can be chosen has the labels zone=b: `stowage machines -o yaml` shows those that there are",
+		anywhere:           "f.yaml:6: storage data: machine: no machine can be chosen, since none is connected and not drained: the machines are 0, web-1, web-2",
 	} {
 		if _, err := converge.Make(file(t, "storage:"+text), server()); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

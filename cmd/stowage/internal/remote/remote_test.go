@@ -3,9 +3,11 @@ package remote_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -268,14 +270,72 @@ func TestAnyMachine(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: strings.ReplaceAll(strings.Replace(anywhere, "zone=b", "disk=ssd", 1), "name: a", "name: c")})
-	if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "no machine that is connected has the labels disk=ssd") {
+	if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "no machine that can be chosen has the labels disk=ssd") {
 		t.Errorf("labels that no machine has: %v", err)
 	}
 	machines, err := s.client.Machines(t.Context())
 	s.must(err)
+	if len(machines) != 2 {
+		t.Errorf("machines %+v", machines)
+	}
 	for _, m := range machines {
 		if want := map[string]string{"web": "b"}[m.Name]; m.Labels["zone"] != want || len(m.Labels) > 1 {
 			t.Errorf("machine %s has the labels %v", m.Name, m.Labels)
 		}
 	}
+}
+
+// A machine that is drained gives its storage to the others, except what cannot leave it, and gets
+// none until that is ended.
+func TestDrainMachine(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"db", "web"} {
+		_, err := s.agent(name, name, s.token())
+		s.must(err)
+	}
+	const wanted = `storage:
+- {name: a, directive: "shared,16M", kind: filesystem, mount: /srv/a, machine: web}
+- {name: b, directive: "shared,16M", kind: filesystem, mount: /srv/b, machine: web}
+- {name: c, directive: "disk,16M", kind: filesystem, mount: /srv/c, machine: web}
+`
+	_, err := s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: wanted})
+	s.must(err)
+	for _, name := range []string{"a", "b", "c"} {
+		s.await(name, attachedTo("web"))
+	}
+	drained, err := s.client.DrainMachine(t.Context(), user.MachineArgs{Machine: "web"})
+	s.must(err)
+	if want := map[string]string{"a": "db", "b": "db"}; !maps.Equal(drained.Machines, want) || !slices.Equal(drained.Stays, []string{"c"}) {
+		t.Errorf("drained: %+v", drained)
+	}
+	s.await("a", attachedTo("db"))
+	s.await("b", attachedTo("db"))
+	s.await("c", attachedTo("web"))
+	machines, err := s.client.Machines(t.Context())
+	s.must(err)
+	for _, m := range machines {
+		if m.Drained != (m.Name == "web") {
+			t.Errorf("machine %+v", m)
+		}
+	}
+
+	anywhere := user.MoveArgs{Names: []string{"a"}, Machine: "any"}
+	if _, err := s.client.Move(t.Context(), anywhere); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "no other machine is connected, is not drained") {
+		t.Errorf("moving to any machine, of which none is left: %v", err)
+	}
+	if _, err := s.client.DrainMachine(t.Context(), user.MachineArgs{Machine: "db"}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("draining the last machine: %v", err)
+	}
+	s.must(s.client.UndrainMachine(t.Context(), user.MachineArgs{Machine: "web"}))
+	anywhere.MachineLabels = "zone=b"
+	if _, err := s.client.Move(t.Context(), anywhere); !errors.Is(err, errors.NotValid) {
+		t.Errorf("moving to a machine with labels that none has: %v", err)
+	}
+	anywhere.MachineLabels = ""
+	moved, err := s.client.Move(t.Context(), anywhere)
+	s.must(err)
+	if moved.Machines["a"] != "web" {
+		t.Errorf("moved: %+v", moved)
+	}
+	s.await("a", attachedTo("web"))
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -108,11 +110,29 @@ func newAPI(mux *http.ServeMux) huma.API {
 // writeJSON ignores errors of writing, which mean that the client has disconnected.
 func writeJSON(w io.Writer, v any) error {
 	var out bytes.Buffer
-	if err := json.NewEncoder(&out).Encode(v); err != nil {
+	if err := json.NewEncoder(&out).Encode(withEmptyLists(v)); err != nil {
 		return errors.Trace(err)
 	}
 	_, _ = w.Write(out.Bytes())
 	return nil
+}
+
+// withEmptyLists returns an answer whose lists are empty rather than null, for clients whose lists
+// cannot be null.
+func withEmptyLists(answer any) any {
+	value := reflect.ValueOf(answer)
+	if value.Kind() != reflect.Struct {
+		return answer
+	}
+	whole := reflect.New(value.Type()).Elem()
+	whole.Set(value)
+	for i := range value.NumField() {
+		field := whole.Field(i)
+		if field.Kind() == reflect.Slice && field.IsNil() && !strings.Contains(value.Type().Field(i).Tag.Get("json"), ",omitempty") {
+			field.Set(reflect.MakeSlice(field.Type(), 0, 0))
+		}
+	}
+	return whole.Interface()
 }
 
 // ServeHTTP implements http.Handler.

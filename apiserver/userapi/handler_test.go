@@ -1,6 +1,7 @@
 package userapi_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -156,6 +157,34 @@ func TestUnknownCaller(t *testing.T) {
 	for _, path := range []string{"/v1/storage", "/v1/openapi.yaml", "/"} {
 		if status, answer := request(h, "GET", path, ""); status != http.StatusForbidden || !strings.Contains(answer, "a certificate is needed") {
 			t.Errorf("%s is answered with %d %s", path, status, answer)
+		}
+	}
+}
+
+// emptyBackend answers with nothing.
+type emptyBackend struct{ *userapitest.Backend }
+
+func (emptyBackend) Orphans(context.Context) ([]user.Orphan, error) { return nil, nil }
+
+func (emptyBackend) Apply(context.Context, user.ApplyArgs) (user.ApplyResult, error) {
+	return user.ApplyResult{}, nil
+}
+
+// Lists are never null, which clients in some languages could not read.
+func TestListsAreEmptyRatherThanNull(t *testing.T) {
+	caller := func(*http.Request) (userapi.Caller, error) { return userapi.Caller{Role: role.Admin}, nil }
+	h, err := userapi.New(userapi.Config{Backend: emptyBackend{&userapitest.Backend{}}, Caller: caller})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct{ method, name, body, answer string }{
+		{"GET", "storage", "", `{"storage":[]}`},
+		{"GET", "orphans", "", `{"orphans":[]}`},
+		{"POST", "find", "{}", `{"storage":[]}`},
+		{"POST", "apply", "{}", `{"changes":[],"names":[]}`},
+	} {
+		if status, answer := request(h, want.method, "/v1/"+want.name, want.body); status != http.StatusOK || answer != want.answer {
+			t.Errorf("%s %s is answered with %d %s, want %s", want.method, want.name, status, answer, want.answer)
 		}
 	}
 }

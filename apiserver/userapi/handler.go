@@ -21,6 +21,8 @@ import (
 
 // Caller is who makes a request.
 type Caller struct {
+	// Name is that of a user; empty for a caller on the host.
+	Name string
 	Role role.Value
 	// Local says that the caller is on the host of the server and may use its files.
 	Local bool
@@ -57,8 +59,10 @@ func (c Config) Validate() error {
 }
 
 const (
-	// maxStreams bounds how many clients watch at the same time.
-	maxStreams = 64
+	// maxStreams bounds how many clients watch or wait for storage at the same time, and
+	// maxStreamsOfUser how many of one user.
+	maxStreams       = 64
+	maxStreamsOfUser = 16
 	// stallTimeout is how long a client may leave a response unread.
 	stallTimeout          = 30 * time.Second
 	defaultRequestTimeout = 10 * time.Second
@@ -70,7 +74,7 @@ type Handler struct {
 	config  Config
 	api     huma.API
 	routes  http.ServeMux
-	streams chan struct{}
+	streams streams
 }
 
 // New returns a handler. Its errors satisfy errors.IsNotValid.
@@ -84,7 +88,7 @@ func New(config Config) (*Handler, error) {
 	if config.CheckInterval == 0 {
 		config.CheckInterval = defaultCheckInterval
 	}
-	h := &Handler{config: config, streams: make(chan struct{}, maxStreams)}
+	h := &Handler{config: config}
 	h.api = newAPI(&h.routes)
 	h.api.UseMiddleware(h.authorize)
 	h.register()
@@ -151,6 +155,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 type callerKey struct{}
+
+// callerOf returns the caller of a request. It panics without one, so that no request goes unchecked.
+func callerOf(ctx context.Context) Caller { return ctx.Value(callerKey{}).(Caller) }
 
 // receive reads the body of a request to its end, and then lifts the read deadline: only then does
 // the request's context end exactly when the client disconnects.
@@ -225,7 +232,7 @@ func (a access) check(by Caller) error {
 
 // authorize passes on the requests that their callers may make.
 func (h *Handler) authorize(ctx huma.Context, next func(huma.Context)) {
-	caller := ctx.Context().Value(callerKey{}).(Caller) // panics without one, so that no request goes unchecked
+	caller := callerOf(ctx.Context())
 	needed := ctx.Operation().Metadata[accessKey].(access)
 	if err := needed.check(caller); err != nil {
 		_, w := humago.Unwrap(ctx)

@@ -188,3 +188,72 @@ func TestListsAreEmptyRatherThanNull(t *testing.T) {
 		}
 	}
 }
+
+// One user cannot keep the others from watching.
+// Promise S4.
+func TestUserHasSomeStreams(t *testing.T) {
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 256), Storages: []user.Storage{}}
+	caller := func(r *http.Request) (userapi.Caller, error) {
+		return userapi.Caller{Name: r.Header.Get("User"), Role: role.Viewer}, nil
+	}
+	h, err := userapi.New(userapi.Config{Backend: b, Caller: caller})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// ask returns the status of a request that is refused, or 200 once the user watches.
+	ask := func(name, method, path string) int {
+		r, err := http.NewRequestWithContext(ctx, method, server.URL+"/v1/"+path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("User", name)
+		refused := make(chan int, 1)
+		go func() {
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				return // the request was cancelled
+			}
+			refused <- response.StatusCode
+			response.Body.Close()
+		}()
+		select {
+		case <-b.Watching:
+			return http.StatusOK
+		case status := <-refused:
+			return status
+		}
+	}
+	for n := range 16 {
+		if status := ask("ann", http.MethodPost, "watch"); status != http.StatusOK {
+			t.Fatalf("stream %d of a user is refused with status %d", n+1, status)
+		}
+	}
+	if status := ask("ann", http.MethodPost, "watch"); status == http.StatusOK {
+		t.Error("a user has a stream too many")
+	}
+	if status := ask("ann", http.MethodGet, "storage/data?wait=1m"); status == http.StatusOK {
+		t.Error("a user waits who may not watch any more")
+	}
+	if status := ask("bob", http.MethodPost, "watch"); status != http.StatusOK {
+		t.Errorf("another user is refused with status %d", status)
+	}
+	cancel()
+	for range 17 {
+		<-b.Watching // they end
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	status := 0
+	for i := 0; status != http.StatusOK && i < 1000; i++ { // a stream counts until its request has ended
+		status = ask("ann", http.MethodGet, "storage/data?wait=1m")
+	}
+	if status != http.StatusOK {
+		t.Errorf("a stream after the others have ended is refused with status %d", status)
+	}
+	cancel()
+}

@@ -143,10 +143,15 @@ const errSettled = errors.ConstError("settled")
 
 // await waits until all of the named storage satisfies the condition or is gone, at most for the time.
 func (h *Handler) await(ctx context.Context, names []string, wait time.Duration, condition func(user.Storage) bool) error {
+	end, err := h.streams.begin(callerOf(ctx))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	pending := map[string]bool{}
-	err := h.config.Backend.Watch(limited, names, func(event user.Event) error {
+	err = h.config.Backend.Watch(limited, names, func(event user.Event) error {
 		for _, s := range event.Storage {
 			pending[s.Name] = !condition(s)
 		}

@@ -26,18 +26,49 @@ func (h *Handler) registerWatch() {
 		Description: "A stream of JSON objects, one a line",
 		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: lines}},
 	}
-	huma.Register(h.api, operation, func(_ context.Context, args *body[user.Names]) (*huma.StreamResponse, error) {
-		select {
-		case h.streams <- struct{}{}:
-		default:
-			return nil, problemOf(errors.Errorf("%d clients are watching already: try again when one has ended", maxStreams))
+	huma.Register(h.api, operation, func(ctx context.Context, args *body[user.Names]) (*huma.StreamResponse, error) {
+		end, err := h.streams.begin(callerOf(ctx))
+		if err != nil {
+			return nil, problemOf(err)
 		}
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
-			defer func() { <-h.streams }()
+			defer end()
 			r, w := humago.Unwrap(ctx)
 			h.watch(w, r, args.Body.Names)
 		}}, nil
 	})
+}
+
+// streams counts the requests that follow storage.
+type streams struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by the name of the user
+}
+
+// begin counts another request, until end is called.
+func (s *streams) begin(caller Caller) (end func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.all == maxStreams:
+		return nil, errors.Errorf("%d clients are watching already: try again when one has ended", maxStreams)
+	case caller.Name != "" && s.of[caller.Name] == maxStreamsOfUser:
+		return nil, errors.Errorf("%d clients of user %s are watching already: try again when one has ended", maxStreamsOfUser, caller.Name)
+	}
+	if s.of == nil {
+		s.of = map[string]int{}
+	}
+	s.all++
+	s.of[caller.Name]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all--
+		if s.of[caller.Name]--; s.of[caller.Name] == 0 {
+			delete(s.of, caller.Name)
+		}
+	}, nil
 }
 
 func (h *Handler) watch(w http.ResponseWriter, r *http.Request, names []string) {

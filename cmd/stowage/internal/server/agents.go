@@ -96,7 +96,7 @@ func (s *Server) routes(users http.Handler, serving context.Context) http.Handle
 // caller returns the user who makes a request.
 func (s *Server) caller(r *http.Request) (userapi.Caller, error) {
 	u, err := s.handler.User(r)
-	return userapi.Caller{Role: u.Role}, errors.Trace(err)
+	return userapi.Caller{Name: u.Name, Role: u.Role}, errors.Trace(err)
 }
 
 // trackConn counts open connections. The HTTP server reports a new connection before Serve

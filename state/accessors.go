@@ -34,8 +34,10 @@ type Accessor struct {
 	// session is the number of the agent's session, 0 for a worker in this process.
 	session uint64
 
-	// lease, if set, must not have ended when a change is committed.
-	lease kv.Lease
+	// lease, if set, must not have ended when a change is committed. generation is that of the state
+	// when the holder of the lease began; the state must still be in it.
+	lease      kv.Lease
+	generation uint64
 }
 
 // ForMachine returns the accessors of the machine's worker. Its scope is the storage that is
@@ -336,8 +338,23 @@ func (a *Accessor) update(fn func(*txn) error) error {
 		if err := a.checkSession(&tx.reader); err != nil {
 			return err
 		}
+		if err := a.checkGeneration(&tx.reader); err != nil {
+			return err
+		}
 		return fn(tx)
 	})
+}
+
+// checkGeneration returns an error unless the state is as the holder of a lease knows it. Another
+// server may have noticed that the state was restored.
+func (a *Accessor) checkGeneration(r *reader) error {
+	if a.lease == nil {
+		return nil
+	}
+	if now := r.identity(); r.err == nil && (now.Generation != a.generation || !now.isAccepted()) {
+		return errors.Annotatef(kv.ErrLeaseLost, "the state was restored")
+	}
+	return r.err
 }
 
 // keysOfEntity is more than the number of keys that a change of one entity reads or writes: its

@@ -52,11 +52,16 @@ type attachmentCall struct {
 type Leader struct{ *Accessor }
 
 // ForLeader is [State.ForEnviron] for the one of several servers that holds a lease of the state's
-// store. Each change fails with [kv.ErrLeaseLost] once the lease has ended.
-func (st *State) ForLeader(lease kv.Lease) *Leader {
+// store. Each change fails with [kv.ErrLeaseLost] once the lease has ended, or a server has noticed
+// that the state was restored.
+func (st *State) ForLeader(lease kv.Lease) (*Leader, error) {
 	a := st.ForEnviron()
 	a.lease = lease
-	return &Leader{a}
+	err := st.view(func(r *reader, _ kv.Snapshot) error {
+		a.generation = r.identity().Generation
+		return nil
+	})
+	return &Leader{a}, errors.Trace(err)
 }
 
 func (c AttachmentCall) key() string {

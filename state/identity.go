@@ -73,11 +73,13 @@ func (st *State) Generation() uint64 {
 func (st *State) IsAccepted() (accepted bool, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		now := r.identity()
-		accepted = now.Generation == 1 || now.Accepted == now.Generation
+		accepted = now.isAccepted()
 		return nil
 	})
 	return accepted, errors.Trace(err)
 }
+
+func (i *identity) isAccepted() bool { return i.Generation == 1 || i.Accepted == i.Generation }
 
 // AcceptGeneration says that a user has made sure that storage of the environment is in use on
 // the machines that the restored state says, and on no others.

@@ -44,7 +44,7 @@ func TestLeaderReportsNothingLate(t *testing.T) {
 	w := openWorld(t, leasedStore{newStore(t)})
 	w.add("it", "disk", block)
 	held := make(lease)
-	leader := w.ForLeader(held)
+	leader := w.leader(held)
 	volume := w.one("it").Volume.Tag
 	report := func() error {
 		return leader.SetStatus([]params.EntityStatusArgs{{Tag: volume.String(), Status: "error", Info: "reported"}})
@@ -60,6 +60,40 @@ func TestLeaderReportsNothingLate(t *testing.T) {
 	if results, err := leader.Life([]names.Tag{volume}); err != nil || results[0].Error != nil {
 		t.Errorf("reading after the lease has ended: %v, %v", results, err)
 	}
+}
+
+// leader returns the accessors of the holder of a lease.
+func (w *world) leader(held kv.Lease) *state.Leader {
+	w.t.Helper()
+	leader, err := w.ForLeader(held)
+	w.must(err)
+	return leader
+}
+
+// Another server notices that the state was restored: what the one with the lease knows is no
+// longer true, and it changes nothing, even after a user has accepted the restored state.
+// Fault F38.
+func TestLeaderEndsWhenRestoreIsNoticed(t *testing.T) {
+	w := openWorld(t, leasedStore{newStore(t)})
+	w.add("it", "disk", block)
+	old := w.leader(make(lease))
+	volume := w.one("it").Volume.Tag
+	report := func(by *state.Leader) error {
+		return by.SetStatus([]params.EntityStatusArgs{{Tag: volume.String(), Status: "error", Info: "reported"}})
+	}
+	w.must(report(old))
+	w.must(w.RaiseGeneration())
+	if err := report(old); !errors.Is(err, kv.ErrLeaseLost) {
+		t.Errorf("a report after the restore: %v", err)
+	}
+	if err := old.NoteAttachmentCalls([]state.AttachmentCall{{Volume: names.NewVolumeTag("0"), Machine: machine0}}); !errors.Is(err, kv.ErrLeaseLost) {
+		t.Errorf("a call after the restore: %v", err)
+	}
+	w.must(w.AcceptGeneration())
+	if err := report(old); !errors.Is(err, kv.ErrLeaseLost) {
+		t.Errorf("a report after the restored state was accepted: %v", err)
+	}
+	w.must(report(w.leader(make(lease))))
 }
 
 // ofTerm is a lease with a term.
@@ -83,7 +117,7 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 		}
 	}
 	first := ofTerm{make(lease), 9}
-	old := w.ForLeader(first)
+	old := w.leader(first)
 	check(old)
 	attach := state.AttachmentCall{Volume: volume, Machine: machine0, VolumeID: "a", InstanceID: "i-0", Provider: "disk", Window: time.Minute}
 	making := state.AttachmentCall{Volume: other, Machine: machine1, Provider: "disk", Window: time.Second}
@@ -101,7 +135,7 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 
 	// Another server takes over. The first one can note nothing, and remove nothing.
 	close(first.lease)
-	leader := w.ForLeader(ofTerm{make(lease), 10})
+	leader := w.leader(ofTerm{make(lease), 10})
 	for what, err := range map[string]error{
 		"noting":   old.NoteAttachmentCalls([]state.AttachmentCall{attach}),
 		"removing": old.RemoveAttachmentCalls([]state.AttachmentCall{detach, making}),
@@ -123,7 +157,7 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 // As many calls as there are can be noted, in transactions that the store allows.
 func TestCallsAreNotedInBoundedTransactions(t *testing.T) {
 	w := openWorld(t, &boundedStore{Store: leasedStore{newStore(t)}, keys: 100})
-	a := w.ForLeader(ofTerm{make(lease), 1})
+	a := w.leader(ofTerm{make(lease), 1})
 	calls := make([]state.AttachmentCall, 300)
 	for i := range calls {
 		calls[i] = state.AttachmentCall{Volume: names.NewVolumeTag(strconv.Itoa(i)), Machine: machine0}

@@ -184,7 +184,9 @@ func TestDrainMachine(t *testing.T) {
 	w.add("loop", "loop", filesystem)
 	w.work()
 	wantError(t, w.DrainMachine(names.NewMachineTag("7")), errors.NotFound, "machine 7")
-	to := func(name string, machine names.MachineTag) state.Attach { return state.Attach{Name: name, Machine: machine} }
+	to := func(name string, machine names.MachineTag) state.Attach {
+		return state.Attach{Name: name, Machine: machine}
+	}
 	w.must(w.DrainMachine(machine0, to("data", machine1), to("disk", machine1)))
 	w.must(w.DrainMachine(machine0))
 	w.work()

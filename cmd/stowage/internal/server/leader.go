@@ -80,7 +80,10 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			own.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
 				return envcontext.New(envcontext.WithTerm(ctx, lease.Term()))
 			}
-			accessors := s.state.ForLeader(lease)
+			accessors, err := s.state.ForLeader(lease)
+			if err != nil {
+				return nil, errors.Trace(err)
+			}
 			guard, err := takeover.New(takeover.Config{State: accessors, Machine: s.state.Machine, Lease: lease, Clock: s.config.Clock})
 			if err != nil {
 				return nil, errors.Trace(err)

@@ -20,7 +20,7 @@ import (
 func (w *world) guard(p storage.Provider) storage.Provider {
 	w.Helper()
 	lease := &lock{term: 1, done: make(chan struct{})}
-	t, err := takeover.New(takeover.Config{State: w.ForLeader(lease), Machine: w.Machine, Lease: lease, Clock: w.clock})
+	t, err := takeover.New(takeover.Config{State: w.leader(lease), Machine: w.Machine, Lease: lease, Clock: w.clock})
 	w.must(err)
 	registry, err := t.Registry(func(*config.Config) (storage.ProviderRegistry, error) { return registryOf(p), nil })(nil)
 	w.must(err)

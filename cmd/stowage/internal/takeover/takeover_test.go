@@ -290,7 +290,7 @@ func (w *world) takeOver() *server {
 	if w.backend.lists {
 		own = lister{s.source}
 	}
-	t, err := takeover.New(takeover.Config{State: w.ForLeader(s.lease), Machine: w.Machine, Lease: s.lease, Clock: w.clock, Window: time.Minute})
+	t, err := takeover.New(takeover.Config{State: w.leader(s.lease), Machine: w.Machine, Lease: s.lease, Clock: w.clock, Window: time.Minute})
 	w.must(err)
 	registry, err := t.Registry(func(*config.Config) (storage.ProviderRegistry, error) { return registryOf(disk{source: own}), nil })(nil)
 	w.must(err)
@@ -375,9 +375,17 @@ func (w *world) wantRefused(err error, texts ...string) {
 	}
 }
 
+// leader returns the accessors of the server that has a lease.
+func (w *world) leader(lease kv.Lease) *state.Leader {
+	w.Helper()
+	leader, err := w.ForLeader(lease)
+	w.must(err)
+	return leader
+}
+
 func (w *world) wantNotes(want int) {
 	w.Helper()
-	calls, err := w.ForLeader(nil).AttachmentCalls()
+	calls, err := w.leader(nil).AttachmentCalls()
 	w.must(err)
 	if len(calls) != want {
 		w.Errorf("the notes are %+v, want %d", calls, want)
@@ -631,7 +639,7 @@ func TestNoCallAfterTheLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			lease := &lock{term: 1, done: make(chan struct{})}
-			slow := slowState{w.ForLeader(lease), func() { pause(w, lease) }}
+			slow := slowState{w.leader(lease), func() { pause(w, lease) }}
 			if name == "lost" {
 				slow.note = func() {}
 				lease.lose()
@@ -763,7 +771,7 @@ func TestNotesOfVolumesThatStay(t *testing.T) {
 	resume := first.late(func() { _ = first.attach(machine0) })
 	gone := state.AttachmentCall{Volume: names.NewVolumeTag("99"), Machine: machine0, Window: time.Second}
 	first.lease.lost = false
-	w.must(w.ForLeader(first.lease).NoteAttachmentCalls([]state.AttachmentCall{gone}))
+	w.must(w.leader(first.lease).NoteAttachmentCalls([]state.AttachmentCall{gone}))
 	first.lease.lose()
 	second := w.takeOver()
 	w.must(second.attach(machine0))

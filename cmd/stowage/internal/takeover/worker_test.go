@@ -26,7 +26,7 @@ func (w *world) work(source *source) (*lock, worker.Worker) {
 	w.Helper()
 	w.term++
 	lease := &lock{term: w.term, done: make(chan struct{})}
-	accessors := w.ForLeader(lease)
+	accessors := w.leader(lease)
 	guard, err := takeover.New(takeover.Config{State: accessors, Machine: w.Machine, Lease: lease, Clock: w.clock})
 	w.must(err)
 	own := storage.VolumeSource(source)

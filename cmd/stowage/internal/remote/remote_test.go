@@ -321,7 +321,7 @@ func TestDrainMachine(t *testing.T) {
 
 	anywhere := user.MoveArgs{Names: []string{"a"}, Machine: "any"}
 	if _, err := s.client.Move(t.Context(), anywhere); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "no other machine is connected, is not drained") {
-		t.Errorf("moving to any machine, of which none is left: %v", err)
+		t.Errorf("moving to any machine, and there is no other: %v", err)
 	}
 	if _, err := s.client.DrainMachine(t.Context(), user.MachineArgs{Machine: "db"}); !errors.Is(err, errors.NotValid) {
 		t.Errorf("draining the last machine: %v", err)

@@ -20,6 +20,8 @@ type Presence struct {
 	// Server is the name of the server that it is, or was last, connected to. It is empty if the
 	// state has only one.
 	Server string `cbor:"3,keyasint,omitempty"`
+	// Session is the number of the last session in which the agent had a connection.
+	Session uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 func (r *reader) presence(machine machineTag) Presence {
@@ -41,9 +43,9 @@ func (st *State) WatchPresence() (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher(presencePrefix)
 }
 
-// SetPresence notes since when an agent has a connection in its session, or has none. It changes
-// nothing if there is a newer session, and so a newer connection. Since stays as it is unless
-// Connected changes.
+// SetPresence notes since when an agent has a connection to a server in its session, or has none. It
+// changes nothing if there is a newer session, and so a newer connection, or if the agent has none to
+// that server and one to another server. Since stays as it is unless Connected changes.
 func (st *State) SetPresence(s Session, now Presence) error {
 	at := newMachineTag(s.Machine)
 	err := st.update(func(tx *txn) error {
@@ -52,10 +54,15 @@ func (st *State) SetPresence(s Session, now Presence) error {
 			return nil
 		}
 		former := tx.presence(at)
-		if !former.Connected && !now.Connected {
+		elsewhere := former.Connected && former.Session == s.Number && former.Server != now.Server
+		if !now.Connected && (!former.Connected || elsewhere) {
 			return nil
 		}
 		next := now
+		next.Session = s.Number
+		if !now.Connected {
+			next.Session = former.Session
+		}
 		next.Since = now.Since.UTC()
 		if former.Connected == now.Connected {
 			next.Since = former.Since

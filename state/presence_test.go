@@ -85,6 +85,17 @@ func TestPresenceOnServers(t *testing.T) {
 	w.clock.Advance(time.Minute)
 	note(true, "b")
 	check("at another server", state.Presence{Connected: true, Since: start, Server: "b"})
+	note(false, "a") // which may note it late, or another server for it
+	check("no longer at the former server", state.Presence{Connected: true, Since: start, Server: "b"})
 	note(false, "b")
 	check("lost", state.Presence{Since: start.Add(time.Minute), Server: "b"})
+
+	// A session is opened at another server, and the agent is lost before it has a connection in it.
+	note(true, "b")
+	s, err = w.OpenSession(machine0, s.Secret, "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(s))
+	w.clock.Advance(time.Minute)
+	note(false, "a")
+	check("lost while it reconnects", state.Presence{Since: start.Add(2 * time.Minute), Server: "a"})
 }

@@ -744,7 +744,7 @@ func TestAgentUsesAnotherServer(t *testing.T) {
 	w.clock.Advance(39 * time.Second)
 	w.must(second.InheritAgents("first")) // the time goes on
 	w.clock.Advance(time.Second)
-	w.await("the machine that has failed is absent", func() bool { return at(db) == "second false" })
+	w.await("the machine that has failed is absent", func() bool { return at(db) == "first false" })
 	if got := at(web); got != "second true" {
 		t.Errorf("the machine that has not failed: %s", got)
 	}

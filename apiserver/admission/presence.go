@@ -29,8 +29,10 @@ type presence struct {
 // absence is the time since an agent has had no stream.
 type absence struct {
 	machine names.MachineTag
-	since   time.Time
-	timer   clock.Timer
+	// server is the one that the agent was connected to.
+	server string
+	since  time.Time
+	timer  clock.Timer
 }
 
 // newPresence gives each agent that was connected some time to return.
@@ -58,7 +60,7 @@ func (p *presence) inherit(server string) error {
 		waiting = waiting && p.newest[m.Tag] == m.Session.Number
 		if m.Presence.Connected && m.Presence.Server == server && p.streams[m.Tag] == 0 && !waiting {
 			p.note(state.Session{Machine: m.Tag, Number: m.Session.Number})
-			p.startAbsence(m.Tag)
+			p.startAbsence(m.Tag, server)
 		}
 	}
 	return nil
@@ -71,7 +73,7 @@ func (p *presence) open(s state.Session) {
 	defer p.mu.Unlock()
 	p.note(s)
 	if p.streams[s.Machine] == 0 {
-		p.startAbsence(s.Machine)
+		p.startAbsence(s.Machine, p.config.Server)
 	}
 }
 
@@ -91,27 +93,28 @@ func (p *presence) begin(s state.Session) (end func()) {
 		delete(p.absences, s.Machine)
 	}
 	p.mu.Unlock()
-	p.set(s, true, p.config.Clock.Now())
+	p.set(s, state.Presence{Connected: true, Since: p.config.Clock.Now(), Server: p.config.Server})
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.streams[s.Machine]--
 		if p.streams[s.Machine] == 0 {
 			delete(p.streams, s.Machine)
-			p.startAbsence(s.Machine)
+			p.startAbsence(s.Machine, p.config.Server)
 		}
 	}
 }
 
-// startAbsence begins to measure the absence of an agent. The caller holds mu.
-func (p *presence) startAbsence(machine names.MachineTag) {
+// startAbsence begins to measure the absence of an agent that was connected to a server. The caller
+// holds mu.
+func (p *presence) startAbsence(machine names.MachineTag, server string) {
 	if p.closed {
 		return
 	}
 	if earlier, ok := p.absences[machine]; ok {
 		earlier.timer.Stop()
 	}
-	begun := &absence{machine: machine, since: p.config.Clock.Now()}
+	begun := &absence{machine: machine, server: server, since: p.config.Clock.Now()}
 	begun.timer = p.config.Clock.AfterFunc(p.config.Absence, func() { p.endAbsence(begun) })
 	p.absences[machine] = begun
 }
@@ -130,12 +133,11 @@ func (p *presence) endAbsence(a *absence) {
 	p.mu.Unlock()
 	if absent {
 		defer p.running.Done()
-		p.set(session, false, a.since)
+		p.set(session, state.Presence{Since: a.since, Server: a.server})
 	}
 }
 
-func (p *presence) set(s state.Session, connected bool, since time.Time) {
-	now := state.Presence{Connected: connected, Since: since, Server: p.config.Server}
+func (p *presence) set(s state.Session, now state.Presence) {
 	if err := p.config.State.SetPresence(s, now); err != nil {
 		p.config.Logger.Warningf("%v", err)
 	}

@@ -54,8 +54,11 @@ type instance struct {
 
 // movedFilesystem is the filesystem of an instance on its former machine.
 type movedFilesystem struct {
-	// UUID is that of the entity; it is empty if the filesystem was never recorded as made.
+	// UUID is that of the entity.
 	UUID string `cbor:"1,keyasint,omitempty"`
+	// Unmade says that the filesystem was never recorded as made. The former machine may have made
+	// it all the same.
+	Unmade bool `cbor:"2,keyasint,omitempty"`
 }
 
 // entity is the part of a record that is a volume or a filesystem.

@@ -18,7 +18,7 @@ const filesystemUUID = "uuid"
 // filesystemAttributes returns the attributes with which a filesystem is made. One that was moved
 // from another machine has the UUID of its entity, unless it was imported by its UUID.
 func (i *instance) filesystemAttributes() attributes {
-	if i.Moved == nil || i.Moved.UUID == "" || i.Attributes[filesystemUUID] != nil {
+	if i.Moved == nil || i.Moved.UUID == "" || i.Moved.Unmade || i.Attributes[filesystemUUID] != nil {
 		return i.Attributes
 	}
 	all := attributes{filesystemUUID: i.Moved.UUID}
@@ -160,7 +160,7 @@ func (tx *txn) settleMove(i *instance) error {
 	f.UUID = cmp.Or(i.Moved.UUID, f.UUID)
 	f.Attachment = &attachment{Machine: machine, Life: life.Alive}
 	i.Filesystem = f
-	if i.Moved.UUID == "" {
+	if i.Moved.UUID == "" || i.Moved.Unmade {
 		i.Moved = nil
 	}
 	return nil
@@ -179,10 +179,7 @@ func (tx *txn) moveOn(i *instance) error {
 		}
 	}
 	if f := i.Filesystem; f != nil && i.Volume != nil && f.Tag.scope() != string(i.MoveTo) {
-		i.Moved = &movedFilesystem{}
-		if f.Info != nil {
-			i.Moved.UUID = f.UUID
-		}
+		i.Moved = &movedFilesystem{UUID: f.UUID, Unmade: f.Info == nil}
 		if (f.Info != nil || f.Attempted) && tx.isPresent(machineTag(f.Tag.scope())) {
 			f.Life = life.Dead // its worker forgets it
 			return nil

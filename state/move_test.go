@@ -175,6 +175,35 @@ func TestMoveIsRefused(t *testing.T) {
 	w.check()
 }
 
+// A machine fails while it makes a filesystem, so it may have made it. The filesystem of the next
+// machine has the same UUID, by which that one knows what is on the volume.
+// Fault F35.
+func TestFilesystemThatMayHaveBeenMadeMoves(t *testing.T) {
+	w := newWorld(t)
+	w.connect()
+	w.add("data", "disk", filesystem)
+	volume := w.one("data").Volume.Tag.String()
+	w.must(w.provision(entry{scope: "environ", kind: "volume", tag: volume}))
+	w.must(w.provision(entry{scope: "environ", kind: "volume-attachment", machine: "machine-0", tag: volume}))
+	before := w.one("data").Filesystem
+	if code := attempt(t, w.ForMachine(machine0), true, "", before.Tag.String()); code != "ok" {
+		t.Fatalf("noting the attempt: %s", code)
+	}
+	w.disconnect(machine0)
+	w.must(w.FenceMachine(machine0))
+	w.must(w.move([]string{"data"}, machine1))
+	w.work()
+	w.check()
+	w.wantAttached("data", machine1)
+	after := w.one("data").Filesystem
+	if after.Tag == before.Tag || after.UUID != before.UUID {
+		t.Errorf("the filesystem was %s with UUID %s, and is %s with UUID %s", before.Tag, before.UUID, after.Tag, after.UUID)
+	}
+	if uuid, ok := w.filesystemParams(after.Tag).Attributes["uuid"]; ok {
+		t.Errorf("the filesystem has to exist, with UUID %v", uuid)
+	}
+}
+
 // A drained machine gets no storage, and keeps what cannot move.
 func TestDrainMachine(t *testing.T) {
 	w := newWorld(t)

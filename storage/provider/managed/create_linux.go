@@ -142,17 +142,42 @@ func (f *filesystem) makeNew(choice fsattr.Choice) error {
 	if err := checkFree(f.dev); err != nil {
 		return errors.Trace(err)
 	}
+	f.rec.Type, f.rec.UUID = kind.Name, storage.OwnerOf(f.rec.ResourceTags).EntityUUID
+	f.rec.MkfsOptions, f.rec.MountOptions = choice.Mkfs, choice.Mount
 	if f.consent < storage.ConsentAnything {
+		if made, err := f.wasMade(); err != nil || made {
+			return errors.Trace(err)
+		}
 		if err := f.proveBlank(); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	f.rec.Type, f.rec.UUID = kind.Name, storage.OwnerOf(f.rec.ResourceTags).EntityUUID
 	if f.rec.UUID == "" {
 		f.rec.UUID = uuid.NewString()
 	}
-	f.rec.MkfsOptions, f.rec.MountOptions = choice.Mkfs, choice.Mount
 	return f.format(kind)
+}
+
+// wasMade takes over the filesystem if the device has it, by the UUID that is its entity's alone.
+// Another machine may have made it, and failed before that was recorded.
+func (f *filesystem) wasMade() (bool, error) {
+	if f.rec.UUID == "" {
+		return false, nil
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	switch {
+	case err != nil:
+		return false, errors.Annotatef(err, "reading %s", f.dev.Path())
+	case found.Type != f.rec.Type || found.UUID != f.rec.UUID:
+		return false, nil
+	}
+	mounted, err := f.Mount(false)
+	if err != nil {
+		return false, nil // it is not complete, so the device is not blank
+	}
+	mounted.Close()
+	f.rec.Size = f.dev.Size
+	return true, f.finish()
 }
 
 // resume finishes formatting that an earlier call began. The filesystem may be complete,

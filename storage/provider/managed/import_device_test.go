@@ -333,3 +333,62 @@ func TestManagedFilesystemReturns(t *testing.T) {
 		t.Errorf("records %q, %v; want that of %s", records, err, again.FilesystemId)
 	}
 }
+
+// A machine has made the filesystem of a shared volume, and failed before that was recorded. The
+// machine that has the volume next knows the filesystem by its entity's UUID, and formats nothing.
+func TestManagedTakesOverWhatAnotherMachineMade(t *testing.T) {
+	const owner = "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		create := func(entity string) error {
+			t.Helper()
+			results, err := mt.Source().CreateFilesystems(mt.CallContext(), []storage.FilesystemParams{{
+				Tag: sourcetest.ManagedTag, Volume: sourcetest.ManagedVolume, Size: uint64(sourcetest.ManagedSizes[fs]) >> 20, Provider: "managed",
+				Attributes:   map[string]any{"fs": fs},
+				ResourceTags: map[string]string{storage.ModelUUIDTag: "model", storage.EntityUUIDTag: entity},
+			}})
+			if err != nil || len(results) != 1 {
+				t.Fatalf("got %v, %v", results, err)
+			}
+			return results[0].Error
+		}
+		forget := func() {
+			t.Helper()
+			if err := os.RemoveAll(filepath.Join(mt.Dir, "records")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := create(owner); err != nil {
+			t.Fatal(err)
+		}
+		attached := func(use func()) {
+			t.Helper()
+			at := []storage.FilesystemAttachmentParams{mt.Attachment(false)}
+			at[0].FilesystemId = sourcetest.ManagedID + "-" + owner
+			results, err := mt.Source().AttachFilesystems(mt.CallContext(), at)
+			if err != nil || results[0].Error != nil {
+				t.Fatalf("attaching: %v, %+v", err, results)
+			}
+			use()
+			if errs, err := mt.Source().DetachFilesystems(mt.CallContext(), at); err != nil || errs[0] != nil {
+				t.Fatalf("detaching: %v, %v", err, errs)
+			}
+		}
+		attached(mt.WriteData)
+		forget()
+		mt.CheckError(create("11111111-2222-3333-4444-555555555555"), true, "refusing to format", owner)
+		if err := create(owner); err != nil {
+			t.Fatal(err)
+		}
+		attached(mt.CheckData)
+		mt.Check(fs, loop)
+
+		// What is not complete may be anything, and is left to the user.
+		if fs == "btrfs" {
+			forget()
+			destroyBtrfs(t, loop)
+			mt.CheckError(create(owner), true, "refusing to format")
+		}
+	})
+}

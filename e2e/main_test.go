@@ -15,6 +15,9 @@ import (
 var stowage string
 
 func TestMain(m *testing.M) {
+	if status, ok := otherProgram(); ok {
+		os.Exit(status)
+	}
 	os.Exit(run(m))
 }
 

@@ -177,6 +177,7 @@ func TestMoveIsRefused(t *testing.T) {
 
 // A machine fails while it makes a filesystem, so it may have made it. The filesystem of the next
 // machine has the same UUID, by which that one knows what is on the volume.
+// Finding N39: it had another UUID.
 // Fault F35.
 func TestFilesystemThatMayHaveBeenMadeMoves(t *testing.T) {
 	w := newWorld(t)

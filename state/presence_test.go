@@ -64,6 +64,7 @@ func TestPresence(t *testing.T) {
 }
 
 // With several servers, the state knows to which one an agent is connected.
+// Finding N38: an agent was noted as absent from the server that it had left.
 func TestPresenceOnServers(t *testing.T) {
 	w := newWorld(t)
 	s, err := w.OpenSession(machine0, "", "boot-1")

@@ -336,6 +336,7 @@ func TestManagedFilesystemReturns(t *testing.T) {
 
 // A machine has made the filesystem of a shared volume, and failed before that was recorded. The
 // machine that has the volume next knows the filesystem by its entity's UUID, and formats nothing.
+// Finding N39: it refused to use the volume.
 func TestManagedTakesOverWhatAnotherMachineMade(t *testing.T) {
 	const owner = "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"
 	forEachType(t, func(mt *managedTest, fs string) {

@@ -98,7 +98,8 @@ func checkFilesystem(kind, device string) error {
 	case "xfs":
 		_, err = program("xfs_repair", "-n", device)
 	case "btrfs":
-		_, err = program("btrfs", "check", "--readonly", device)
+		// Without --force, it looks at all loop devices of the host, whose disks may have failed.
+		_, err = program("btrfs", "check", "--readonly", "--force", device)
 	}
 	return err
 }

@@ -305,7 +305,7 @@ func check(t testing.TB, kind, device string) {
 	case "xfs":
 		command(t, "xfs_repair", "-n", device)
 	case "btrfs":
-		command(t, "btrfs", "check", "--readonly", device)
+		command(t, "btrfs", "check", "--readonly", "--force", device)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 var checkers = map[string][]string{
 	"ext4":  {"fsck.ext4", "-f", "-n"},
 	"xfs":   {"xfs_repair", "-n"},
-	"btrfs": {"btrfs", "check", "--readonly"},
+	"btrfs": {"btrfs", "check", "--readonly", "--force"},
 }
 
 // Each type can be made on its smallest device. The filesystem has the given UUID and

@@ -292,7 +292,7 @@ func (t *ManagedTest) MountInfo() *mountinfo.Info {
 var checkers = map[string][]string{
 	"ext4":  {"fsck.ext4", "-f", "-n"},
 	"xfs":   {"xfs_repair", "-n"},
-	"btrfs": {"btrfs", "check", "--readonly"},
+	"btrfs": {"btrfs", "check", "--readonly", "--force"},
 }
 
 // Check checks the filesystem on a device with the program of its type.

@@ -26,8 +26,9 @@ type MountPoint struct {
 func (st *State) TakenMountPoints(wanted []MountPoint) ([]*MountPoint, error) {
 	taken := make([]*MountPoint, len(wanted))
 	err := st.view(func(_ *reader, snapshot kv.Snapshot) (err error) {
+		lookup := mountPointLookup{snapshot, map[string]*MountPoint{}}
 		for n, m := range wanted {
-			if taken[n], err = takenMountPoint(snapshot, m); err != nil {
+			if taken[n], err = lookup.taken(m); err != nil {
 				return errors.Trace(err)
 			}
 		}
@@ -36,34 +37,58 @@ func (st *State) TakenMountPoints(wanted []MountPoint) ([]*MountPoint, error) {
 	return taken, errors.Trace(err)
 }
 
-func takenMountPoint(snapshot kv.Snapshot, wanted MountPoint) (*MountPoint, error) {
+// mountPointLookup looks mount points up. It keeps what it has found for directories, which many
+// mount points share.
+type mountPointLookup struct {
+	kv.Snapshot
+	found map[string]*MountPoint // by the prefix of keys
+}
+
+// taken returns a mount point with which one conflicts, or nil.
+func (l mountPointLookup) taken(wanted MountPoint) (*MountPoint, error) {
 	home := ""
 	if wanted.Machine != (names.MachineTag{}) {
 		home = string(newMachineTag(wanted.Machine))
 	}
-	prefix := mountPointPrefix(home)
-	var taken *MountPoint
-	find := func(begin string) error {
-		err := snapshot.Scan(prefix+begin, func(key string, _ []byte) error {
-			at, name, _ := strings.Cut(key[len(prefix):], "//")
-			taken = &MountPoint{Path: at, Machine: wanted.Machine, Name: name}
-			return errFound
-		})
-		if err == errFound {
-			err = nil
-		}
-		return err
+	if first, err := l.firstOf(home, "/", wanted.Machine); err != nil || first == nil {
+		return nil, err
 	}
 	// Keys of the mount point itself come first, and then those inside it.
-	if err := find(wanted.Path + "/"); err != nil || taken != nil {
+	if taken, err := l.first(home, wanted.Path+"/", wanted.Machine); err != nil || taken != nil {
 		return taken, err
 	}
 	for dir := path.Dir(wanted.Path); dir != "/"; dir = path.Dir(dir) {
-		if err := find(dir + "//"); err != nil || taken != nil {
+		if taken, err := l.firstOf(home, dir+"//", wanted.Machine); err != nil || taken != nil {
 			return taken, err
 		}
 	}
 	return nil, nil
+}
+
+// firstOf is first for what many mount points have in common.
+func (l mountPointLookup) firstOf(home, begin string, machine names.MachineTag) (*MountPoint, error) {
+	if known, ok := l.found[home+begin]; ok {
+		return known, nil
+	}
+	found, err := l.first(home, begin, machine)
+	if err == nil {
+		l.found[home+begin] = found
+	}
+	return found, err
+}
+
+// first returns the first mount point on a machine whose key begins with a text, or nil.
+func (l mountPointLookup) first(home, begin string, machine names.MachineTag) (found *MountPoint, err error) {
+	prefix := mountPointPrefix(home)
+	err = l.Scan(prefix+begin, func(key string, _ []byte) error {
+		at, name, _ := strings.Cut(key[len(prefix):], "//")
+		found = &MountPoint{Path: at, Machine: machine, Name: name}
+		return errFound
+	})
+	if err == errFound {
+		err = nil
+	}
+	return found, err
 }
 
 // errFound ends a scan.

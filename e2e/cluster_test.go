@@ -421,7 +421,7 @@ func (c *cluster) disturb() {
 	}
 	m := pick(c.rand, c.machines)
 	if !m.heal.IsZero() {
-		if m.off && !m.fenced && c.chance(2) {
+		if m.off && !m.fenced && !c.asking {
 			c.happen("fence a machine", m.name)
 			m.fenced = true
 			c.do("machine", "fence", m.name, "--confirmed")
@@ -432,7 +432,7 @@ func (c *cluster) disturb() {
 	case 0:
 		c.happen("switch a machine off", m.name)
 		c.powerOff(m)
-		m.heal = c.soon(30)
+		m.heal = c.soon(60)
 	case 1:
 		c.happen("pause an agent", m.name)
 		c.signal(m.agent, unix.SIGSTOP)
@@ -626,7 +626,7 @@ func (c *cluster) wrong() string {
 	if err != nil {
 		return err.Error()
 	}
-	if len(volumes) != len(all) {
+	if len(volumes) > len(all) { // storage that was detached before its volume was made has none
 		return fmt.Sprintf("there are %d volumes for %d storage instances", len(volumes), len(all))
 	}
 	return ""

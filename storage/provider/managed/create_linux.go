@@ -173,7 +173,9 @@ func (f *filesystem) wasMade() (bool, error) {
 	}
 	mounted, err := f.Mount(false)
 	if err != nil {
-		return false, nil // it is not complete, so the device is not blank
+		// It may be incomplete, or this attempt alone has failed.
+		return false, errors.Annotatef(err, "%s holds a filesystem that was made for this storage, and it cannot be mounted "+
+			"(if it was never complete, `stowage format` discards it)", f.dev.Path())
 	}
 	mounted.Close()
 	f.rec.Size = f.dev.Size

@@ -389,7 +389,7 @@ func TestManagedTakesOverWhatAnotherMachineMade(t *testing.T) {
 		if fs == "btrfs" {
 			forget()
 			destroyBtrfs(t, loop)
-			mt.CheckError(create(owner), true, "refusing to format")
+			mt.CheckError(create(owner), false, "cannot be mounted", "stowage format")
 		}
 	})
 }

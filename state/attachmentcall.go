@@ -64,6 +64,14 @@ func (st *State) ForLeader(lease kv.Lease) (*Leader, error) {
 	return &Leader{a}, errors.Trace(err)
 }
 
+// termBits is how many bits of a term are the lease's. With 13 bits of the generation, a term is an
+// integer that every program reads from JSON exactly.
+const termBits = 40
+
+// Term is a number that is greater for each holder of the lease, also after the state was restored
+// into a new store, whose leases begin again.
+func (a *Leader) Term() uint64 { return a.generation<<termBits | a.lease.Term() }
+
 func (c AttachmentCall) key() string {
 	return callPrefix + c.Volume.String() + "/" + c.Machine.String() + "/" + strconv.FormatUint(c.Term, 10)
 }
@@ -71,7 +79,7 @@ func (c AttachmentCall) key() string {
 // NoteAttachmentCalls notes calls that the holder of the lease is about to make.
 func (a *Leader) NoteAttachmentCalls(calls []AttachmentCall) error {
 	_, err := updateEach(a.Accessor, calls, func(tx *txn, c AttachmentCall) error {
-		c.Term = a.lease.Term()
+		c.Term = a.Term()
 		earlier, _ := read[attachmentCall](&tx.reader, c.key())
 		tx.write(c.key(), &attachmentCall{
 			Detach:     c.Detach || earlier.Detach,

@@ -104,6 +104,19 @@ type ofTerm struct {
 
 func (l ofTerm) Term() uint64 { return l.term }
 
+// Terms go on after the state was restored into a store whose leases begin again: a program that
+// keeps the greatest term does not refuse the servers.
+// Fault F40.
+func TestTermsGoOnAfterRestore(t *testing.T) {
+	w := openWorld(t, leasedStore{newStore(t)})
+	first, second := w.leader(ofTerm{make(lease), 1 << 30}).Term(), w.leader(ofTerm{make(lease), 1<<30 + 1}).Term()
+	w.must(w.RaiseGeneration())
+	restored := w.leader(ofTerm{make(lease), 2}).Term()
+	if first >= second || second >= restored || restored >= 1<<53 {
+		t.Errorf("the terms are %d, %d, and %d after a restore", first, second, restored)
+	}
+}
+
 // The calls that a server was making are known to the server that takes over, until one of them
 // removes the notes.
 // Fault F38.
@@ -122,7 +135,7 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 	attach := state.AttachmentCall{Volume: volume, Machine: machine0, VolumeID: "a", InstanceID: "i-0", Provider: "disk", Window: time.Minute}
 	making := state.AttachmentCall{Volume: other, Machine: machine1, Provider: "disk", Window: time.Second}
 	w.must(old.NoteAttachmentCalls([]state.AttachmentCall{attach, making}))
-	attach.Term, making.Term = 9, 9
+	attach.Term, making.Term = old.Term(), old.Term()
 	check(old, attach, making)
 
 	// The outcome of one is not known when the next one is made.

@@ -76,13 +76,13 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			if err := s.recheckEnviron("another server has begun to provision it"); err != nil {
 				return nil, errors.Trace(err)
 			}
-			own := config
-			own.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
-				return envcontext.New(envcontext.WithTerm(ctx, lease.Term()))
-			}
 			accessors, err := s.state.ForLeader(lease)
 			if err != nil {
 				return nil, errors.Trace(err)
+			}
+			own := config
+			own.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
+				return envcontext.New(envcontext.WithTerm(ctx, accessors.Term()))
 			}
 			guard, err := takeover.New(takeover.Config{State: accessors, Machine: s.state.Machine, Lease: lease, Clock: s.config.Clock})
 			if err != nil {

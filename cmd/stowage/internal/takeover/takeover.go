@@ -49,6 +49,9 @@ const defaultWindow = time.Minute
 
 // State is what a takeover needs of the state. The accessors of the holder of a lease implement it.
 type State interface {
+	// Term is that of the notes.
+	Term() uint64
+
 	NoteAttachmentCalls([]state.AttachmentCall) error
 	RemoveAttachmentCalls([]state.AttachmentCall) error
 	AttachmentCalls() ([]state.AttachmentCall, error)
@@ -164,7 +167,7 @@ func (t *Takeover) end(calls []state.AttachmentCall) {
 		return
 	}
 	for i := range calls {
-		calls[i].Term = t.config.Lease.Term()
+		calls[i].Term = t.config.State.Term()
 	}
 	_ = t.config.State.RemoveAttachmentCalls(calls)
 }

@@ -41,16 +41,48 @@ func enrol(ctx context.Context, config Config, token trust.Token, what, path, na
 	return []byte(result.Certificate), ca, errors.Trace(err)
 }
 
-// Join returns the certificate authority of the servers with the URL, with its key, both in PEM, to
-// a server that has a token. It tries until the context ends or the server refuses. The token is
-// used up even if the answer is lost.
-func Join(ctx context.Context, config Config, token trust.Token) (ca, key []byte, err error) {
+// JoinArgs is what a new server says of itself to others. The token is used up even if the answer is
+// lost.
+type JoinArgs struct {
+	Token trust.Token
+	// Name and Address are for a server that is to keep the state together with the others: its name,
+	// and the host and port at which they reach it.
+	Name, Address string
+}
+
+// Joined is what a new server gets from others.
+type Joined struct {
+	// CA is the authority of the servers.
+	CA *trust.CA
+	// Cluster has the members that keep the state together, and MembersCA their authority.
+	Cluster   string
+	MembersCA *trust.CA
+}
+
+// Join makes a server that has a token one of those with the URLs. It tries until the context ends or
+// the server refuses.
+func Join(ctx context.Context, config Config, args JoinArgs) (joined Joined, err error) {
 	if err := config.Validate(); err != nil {
-		return nil, nil, errors.Trace(err)
+		return Joined{}, errors.Trace(err)
 	}
 	what := "joining the servers"
-	result, ca, err := admit[agentwire.JoinResult](ctx, config, token, what, agentwire.JoinPath, agentwire.JoinRequest{Token: token.Secret})
-	return ca, []byte(result.Key), errors.Trace(err)
+	request := agentwire.JoinRequest{Token: args.Token.Secret, Name: args.Name, Address: args.Address}
+	result, ca, err := admit[agentwire.JoinResult](ctx, config, args.Token, what, agentwire.JoinPath, request)
+	if err != nil {
+		return Joined{}, errors.Trace(err)
+	}
+	if joined.CA, err = trust.ParseCA(ca, []byte(result.Key)); err != nil {
+		return Joined{}, errors.Annotate(err, what)
+	}
+	if args.Address == "" {
+		return joined, nil
+	}
+	if result.Cluster == nil {
+		return Joined{}, errors.Annotate(errors.New("the server has an older version, and cannot keep the state together with others"), what)
+	}
+	joined.Cluster = result.Cluster.Members
+	joined.MembersCA, err = trust.ParseCA([]byte(result.Cluster.CA), []byte(result.Cluster.Key))
+	return joined, errors.Annotate(err, what)
 }
 
 // admit makes a request with a token, until the context ends or the server refuses. It returns the

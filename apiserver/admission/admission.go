@@ -51,6 +51,9 @@ type Config struct {
 	// Absence is how long an agent may have no stream before its machine counts as not
 	// connected. Zero means 40 seconds.
 	Absence time.Duration
+	// AddMember makes room for a new server that is to keep the state together with this one. Nil: the
+	// servers do not do that.
+	AddMember func(ctx context.Context, name, address string) (agentwire.JoinedCluster, error)
 }
 
 // Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or nil.
@@ -289,16 +292,34 @@ func (h *Handler) enrol(_ *http.Request, args agentwire.EnrolRequest) (agentwire
 // join gives the authority to a server that has a token: the sender knows by the token that this is
 // one of its servers, and has sent the token's secret.
 func (h *Handler) join(r *http.Request, args agentwire.JoinRequest) (agentwire.JoinResult, error) {
-	if err := h.config.State.UseToken(args.Token, role.Server); err != nil {
+	refuse := func(err error) (agentwire.JoinResult, error) {
 		h.config.Logger.Warningf("a server at %s: %v", r.RemoteAddr, err)
 		return agentwire.JoinResult{}, errors.Trace(err)
 	}
+	isMember := args.Address != ""
+	switch {
+	case isMember && h.config.AddMember == nil:
+		return refuse(errors.NewForbidden(nil, "the servers that it names do not keep the state together: they began without --cluster-init"))
+	case !isMember && h.config.AddMember != nil:
+		return refuse(errors.NewForbidden(nil, "the servers that it names keep the state together: it has to be started without --etcd-endpoints"))
+	}
+	if err := h.config.State.UseToken(args.Token, role.Server); err != nil {
+		return refuse(err)
+	}
 	key, err := h.config.CA.Key()
 	if err != nil {
-		return agentwire.JoinResult{}, errors.Trace(err)
+		return refuse(err)
+	}
+	result := agentwire.JoinResult{Key: string(key)}
+	if isMember {
+		cluster, err := h.config.AddMember(r.Context(), args.Name, args.Address)
+		if err != nil {
+			return refuse(errors.Annotate(err, "its token is used up, and it has not joined"))
+		}
+		result.Cluster = &cluster
 	}
 	h.config.Logger.Infof("a server at %s has joined", r.RemoteAddr)
-	return agentwire.JoinResult{Key: string(key)}, nil
+	return result, nil
 }
 
 func (h *Handler) renew(r *http.Request, args agentwire.CertificateRequest) (agentwire.CertificateResult, error) {

@@ -29,11 +29,26 @@ type EnrolRequest struct {
 type JoinRequest struct {
 	// Token is the secret part of a token.
 	Token string `json:"token"`
+	// Name is the name of the server, and Address the host and port at which other servers reach it,
+	// if it is to keep the state together with them.
+	Name    string `json:"name,omitempty"`
+	Address string `json:"address,omitempty"`
 }
 
 // JoinResult is its result.
 type JoinResult struct {
 	// Key is the private key of the certificate authority, in PEM.
+	Key string `json:"key"`
+	// Cluster is what a server needs that is to keep the state together with others.
+	Cluster *JoinedCluster `json:"cluster,omitempty"`
+}
+
+// JoinedCluster is a cluster of servers that a new one may join.
+type JoinedCluster struct {
+	// Members are its members in etcd's notation.
+	Members string `json:"members"`
+	// CA is the certificate of the authority of the members, and Key its private key, both in PEM.
+	CA  string `json:"ca"`
 	Key string `json:"key"`
 }
 

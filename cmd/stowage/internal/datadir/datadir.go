@@ -83,34 +83,44 @@ func (d Dir) Use() (Use, error) {
 	return "", nil
 }
 
-// CheckPlace returns an error unless the state of the server is where it was before: in etcd, with
-// keys that begin with prefix, or with an empty prefix in the directory.
-func (d Dir) CheckPlace(prefix string) error {
+// PlaceCluster is the place of a state that several servers keep together. Other places are empty,
+// for a state in the directory, or the beginning of the state's keys in an etcd that others run.
+const PlaceCluster = "cluster"
+
+// CheckPlace returns an error unless the state of the server is where it was before, or the server is
+// new.
+func (d Dir) CheckPlace(place string) error {
 	known, err := d.Place()
-	if err != nil {
-		return errors.Trace(err)
-	}
 	switch {
-	case known == prefix:
-		if prefix == "" {
-			return nil
-		}
-	case prefix == "":
+	case err != nil:
+		return errors.Trace(err)
+	case known == place:
+		return nil
+	case known == PlaceCluster:
+		return errors.Errorf("the server in %s keeps the state together with others: start it without --etcd-endpoints, or choose another --data-dir", d)
+	case known != "" && place == "":
 		return errors.Errorf("the state of the server in %s is in etcd, below %s: start it with --etcd-endpoints", d, known)
 	case known != "":
-		return errors.Errorf("the state of the server in %s is below %s in etcd, not below %s: choose another --data-dir", d, known, prefix)
+		return errors.Errorf("the state of the server in %s is below %s in etcd: start it with --etcd-endpoints and --etcd-prefix %[2]s, or choose another --data-dir", d, known)
 	}
-	_, err = os.Lstat(d.StateFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err == nil {
+	hasFile, err := d.HasStateFile()
+	if hasFile {
 		err = errors.Errorf("the state of the server in %s is in that directory, and not in etcd: choose another --data-dir", d)
 	}
 	return errors.Trace(err)
 }
 
-// Place returns the beginning of the state's keys in etcd, or nothing if the state is not there.
-func (d Dir) Place() (prefix string, err error) {
+// HasStateFile reports whether there is a state file in the directory.
+func (d Dir) HasStateFile() (bool, error) {
+	_, err := os.Lstat(d.StateFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, errors.Trace(err)
+}
+
+// Place returns where the state is, as [PlaceCluster] says.
+func (d Dir) Place() (string, error) {
 	content, err := os.ReadFile(d.placeFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -118,12 +128,12 @@ func (d Dir) Place() (prefix string, err error) {
 	return strings.TrimSpace(string(content)), errors.Annotate(err, "finding out where the state is")
 }
 
-// SetPlace records that the state is in etcd.
-func (d Dir) SetPlace(prefix string) error {
-	return errors.Annotate(WriteFile(d.placeFile(), []byte(prefix+"\n")), "recording where the state is")
+// SetPlace records where the state is.
+func (d Dir) SetPlace(place string) error {
+	return errors.Annotate(WriteFile(d.placeFile(), []byte(place+"\n")), "recording where the state is")
 }
 
-// placeFile is the path of the file with the prefix of the state's keys in etcd.
+// placeFile is the path of the file that says where the state is, unless it is in the directory.
 func (d Dir) placeFile() string { return filepath.Join(d.Server(), "etcd") }
 
 // StorageDirectories returns the directories in which local providers keep storage, whether or

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,40 @@ import (
 
 // Marks returns the state's mark in the directory.
 func (d Dir) Marks() *markfile.File { return markfile.New(d.MarkFile()) }
+
+// AdvanceMark sets the mark to a generation after that of a backup, whose name is file, and of any
+// state that was in the directory before. The next process that opens the backup's state then detects that
+// it was restored.
+func (d Dir) AdvanceMark(file string, backup statefile.Identity, now time.Time) error {
+	if backup.UUID == "" {
+		return nil // a state of an older schema has no mark; it gets one later
+	}
+	marks := d.Marks()
+	mark, ok, err := marks.Read()
+	switch {
+	case errors.Is(err, markfile.ErrDamaged):
+		if err := d.MoveDamagedMark(now); err != nil {
+			return errors.Trace(err)
+		}
+	case err != nil:
+		return errors.Trace(err)
+	case ok && mark.UUID != backup.UUID:
+		return errors.NewNotValid(nil, fmt.Sprintf("%s is of state %s, and %s belongs to state %s: restore it into its own --data-dir, or into an empty one",
+			file, backup.UUID, d, mark.UUID))
+	}
+	return errors.Trace(marks.Write(state.Mark{
+		UUID:       backup.UUID,
+		Generation: max(mark.Generation, backup.Generation) + 1,
+		Before:     mark.After,
+		After:      mark.After,
+	}))
+}
+
+// MoveDamagedMark renames a damaged mark file, so that a new one can be written.
+func (d Dir) MoveDamagedMark(now time.Time) error {
+	damaged := fmt.Sprintf("%s.damaged-%s", d.MarkFile(), now.UTC().Format("20060102T150405Z"))
+	return errors.Trace(os.Rename(d.MarkFile(), damaged))
+}
 
 // OpenStore opens the store of the directory, and creates it if the directory is new. The
 // leftover of an interrupted first start is not a store: it is replaced, unless something

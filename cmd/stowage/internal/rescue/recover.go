@@ -146,7 +146,7 @@ func (c Config) rebuild(r *Recovery, file, uuid string, objects []inventory.Obje
 	if !yes {
 		config.Marks = nil
 	} else if _, _, err := config.Marks.Read(); errors.Is(err, markfile.ErrDamaged) {
-		if err := c.moveDamagedMark(); err != nil {
+		if err := c.Dir.MoveDamagedMark(c.Clock.Now()); err != nil {
 			return errors.Trace(err)
 		}
 	}

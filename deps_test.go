@@ -216,7 +216,7 @@ var rules = []rule{{
 	reason:   "the state's store and the loop provider both use it, so it depends on neither",
 }, {
 	packages: []string{"./..."},
-	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server"},
+	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server", "./cmd/stowage/internal/member"},
 	never:    []string{"go.etcd.io/etcd/...", "go.etcd.io/raft/...", "google.golang.org/grpc/..."},
 	reason:   "etcd and gRPC are large: only the store in a cluster, and a server that uses it, need them",
 }, {

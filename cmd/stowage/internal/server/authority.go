@@ -18,27 +18,29 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// The files of the authority, in PEM. The certificate is written last.
-const (
-	caKeyFile = "ca.key"
-	caFile    = "ca.crt"
-)
+// authorityFiles are the names of the files of an authority, in PEM. The certificate is written last.
+type authorityFiles struct{ key, certificate string }
+
+// serversAuthority is the authority of servers, agents and users.
+var serversAuthority = authorityFiles{key: "ca.key", certificate: "ca.crt"}
 
 // openAuthority returns the authority of the state's servers: that in the directory, that of the
 // servers to join, or a new one.
 func (s *Server) openAuthority(ctx context.Context) (*trust.CA, error) {
 	dir := s.dir.Server()
-	ca, err := readAuthority(dir)
+	ca, err := readAuthority(dir, serversAuthority)
 	isNew := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case isNew && len(s.config.Join) > 0:
-		ca, err = s.joinAuthority(ctx)
+		var joined api.Joined
+		joined, err = s.config.join(ctx, s.dir, "", "")
+		ca = joined.CA
 	case isNew:
 		ca, err = trust.NewCA(s.config.Clock.Now())
 	}
 	// It is written before the state has its hash: otherwise nobody might have the key.
 	if err == nil && isNew {
-		err = writeAuthority(dir, ca)
+		err = writeAuthority(dir, serversAuthority, ca)
 	}
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -49,41 +51,23 @@ func (s *Server) openAuthority(ctx context.Context) (*trust.CA, error) {
 	err = s.state.EnsureAuthority(ca.Hash())
 	if errors.Is(err, errors.NotValid) {
 		if isNew {
-			_ = os.Remove(filepath.Join(dir, caFile)) // what is left is replaced
+			_ = os.Remove(filepath.Join(dir, serversAuthority.certificate)) // what is left is replaced
 		}
 		err = errors.Errorf("%v: join them with --join URL and --token, which `stowage token create --role server` prints on one of them", err)
 	}
 	return ca, errors.Trace(err)
 }
 
-// joinAuthority gets the authority of other servers.
-func (s *Server) joinAuthority(ctx context.Context) (*trust.CA, error) {
-	if s.config.Token == "" {
-		return nil, errors.Errorf("the server in %s has not joined the others yet: make a token with `stowage token create --role server` on one of them, and start this one with --token", s.dir)
-	}
-	token, err := trust.ParseToken(s.config.Token)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	config := api.Config{URLs: s.config.Join, Clock: s.config.Clock, Logger: s.config.Logger}
-	certificate, key, err := api.Join(ctx, config, token)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	ca, err := trust.ParseCA(certificate, key)
-	return ca, errors.Trace(err)
-}
-
 // readAuthority returns the authority in the directory. The error satisfies errors.Is(err,
-// fs.ErrNotExist) if the server is new.
-func readAuthority(dir string) (*trust.CA, error) {
-	certificate, err := os.ReadFile(filepath.Join(dir, caFile))
+// fs.ErrNotExist) if the directory has no authority.
+func readAuthority(dir string, files authorityFiles) (*trust.CA, error) {
+	certificate, err := os.ReadFile(filepath.Join(dir, files.certificate))
 	if err != nil {
 		return nil, errors.Annotate(err, "reading the certificate authority")
 	}
-	key, err := os.ReadFile(filepath.Join(dir, caKeyFile))
+	key, err := os.ReadFile(filepath.Join(dir, files.key))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Errorf("%s has the certificate of the authority, %s, and not its key, %s: put that back", dir, caFile, caKeyFile)
+		return nil, errors.Errorf("%s has the certificate of the authority, %s, and not its key, %s: put that back", dir, files.certificate, files.key)
 	} else if err != nil {
 		return nil, errors.Annotate(err, "reading the certificate authority")
 	}
@@ -91,7 +75,7 @@ func readAuthority(dir string) (*trust.CA, error) {
 	return ca, errors.Annotatef(err, "reading the certificate authority in %s", dir)
 }
 
-func writeAuthority(dir string, ca *trust.CA) error {
+func writeAuthority(dir string, files authorityFiles, ca *trust.CA) error {
 	key, err := ca.Key()
 	if err != nil {
 		return errors.Trace(err)
@@ -99,7 +83,7 @@ func writeAuthority(dir string, ca *trust.CA) error {
 	for _, file := range []struct {
 		name    string
 		content []byte
-	}{{caKeyFile, key}, {caFile, ca.Certificate()}} {
+	}{{files.key, key}, {files.certificate, ca.Certificate()}} {
 		if err := datadir.WriteFile(filepath.Join(dir, file.name), file.content); err != nil {
 			return errors.Annotate(err, "writing the certificate authority")
 		}

@@ -8,6 +8,9 @@ import (
 	"github.com/juju/worker/v4"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/member"
+	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/watcher"
 )
@@ -133,3 +136,68 @@ func (p *peers) Kill() { p.tomb.Kill(nil) }
 
 // Wait implements worker.Worker.
 func (p *peers) Wait() error { return p.tomb.Wait() }
+
+// etcdMember returns this server's member of the cluster, or nil if it has none.
+func (s *Server) etcdMember() *member.Member {
+	if p, ok := s.place.(*inEtcd); ok {
+		return p.member
+	}
+	return nil
+}
+
+// addMember returns the function that makes room for a new server in the cluster, or nil if there is
+// none.
+func (s *Server) addMember() func(context.Context, string, string) (agentwire.JoinedCluster, error) {
+	m := s.etcdMember()
+	if m == nil {
+		return nil
+	}
+	ca := s.place.(*inEtcd).cluster.ca
+	return func(ctx context.Context, name, address string) (agentwire.JoinedCluster, error) {
+		key, err := ca.Key()
+		if err != nil {
+			return agentwire.JoinedCluster{}, errors.Trace(err)
+		}
+		cluster, err := m.Add(ctx, name, address)
+		return agentwire.JoinedCluster{Members: cluster, CA: string(ca.Certificate()), Key: string(key)}, errors.Trace(err)
+	}
+}
+
+// errMemberEnded is the type of the error of a server whose member has ended.
+const errMemberEnded = errors.ConstError("the server cannot go on without its etcd")
+
+// awaitMember starts a worker that ends with the member.
+func (p *inEtcd) awaitMember() (worker.Worker, error) {
+	var t tomb.Tomb
+	t.Go(func() error {
+		select {
+		case <-t.Dying():
+			return tomb.ErrDying
+		case <-p.member.Done():
+			return p.cluster.explain(member.ErrEnded)
+		}
+	})
+	return &tombWorker{&t}, nil
+}
+
+// tombWorker is the worker of a tomb.
+type tombWorker struct{ *tomb.Tomb }
+
+// Kill implements worker.Worker.
+func (w *tombWorker) Kill() { w.Tomb.Kill(nil) }
+
+// servers returns the members as users see them.
+func servers(peers []member.Peer) []user.Server {
+	all := make([]user.Server, len(peers))
+	for i, p := range peers {
+		status := user.ServerUp
+		switch {
+		case p.Joining:
+			status = user.ServerJoining
+		case p.Version == "":
+			status = user.ServerUnreachable
+		}
+		all[i] = user.Server{Name: p.Name, Address: p.Address, Status: status, Leader: p.Leads, Asked: p.Own, EtcdVersion: p.Version}
+	}
+	return all
+}

@@ -16,6 +16,10 @@ func (s *Server) registerMetrics() {
 	s.Metrics.MustRegister(&machineMetrics{s})
 	s.Gauge("stowage_server_provisions_environment", "Whether this server provisions the environment's storage (1) or not (0).",
 		func() float64 { return process.BoolGauge(s.leads.Load()) })
+	if m := s.etcdMember(); m != nil {
+		s.Gauge("stowage_etcd_database_size_bytes", "The size of the database of this server's etcd, which refuses changes at 8 GiB.",
+			func() float64 { return float64(m.Size()) })
+	}
 	s.CertificateExpiry(func() (time.Time, error) {
 		leaf, err := s.certs.get().Leaf()
 		if err != nil {
@@ -52,6 +56,9 @@ func (m *machineMetrics) Collect(metrics chan<- prometheus.Metric) {
 func (s *Server) ready() error {
 	if _, err := s.state.EnvironConfig(); err != nil {
 		return errors.Annotate(err, "reading the state")
+	}
+	if m := s.etcdMember(); m != nil && m.IsFull() {
+		return errors.New("etcd's database has reached its limit, so that changes are refused: remove storage that is no longer needed")
 	}
 	return errors.Trace(s.handler.Ready())
 }

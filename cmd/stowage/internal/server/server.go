@@ -2,8 +2,9 @@
 // HTTPS, and the user's requests on the control socket, and runs the environment's storage
 // provisioner. A server is no machine itself.
 //
-// The state is in a file, or in etcd, where several servers can have it. Each of these serves agents
-// and users. One at a time provisions the environment's storage.
+// The state is in a file, in an etcd that others run, or in an etcd whose members the servers
+// themselves run. In etcd, several servers can have it: each of these serves agents and users, and one
+// at a time provisions the environment's storage.
 //
 // One directory belongs to one server at a time; a lock guarantees that. When the server stops, the
 // storage stays as it is, and the agents wait until it is back.
@@ -25,11 +26,13 @@ import (
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/admission"
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/member"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
@@ -45,12 +48,18 @@ type Config struct {
 	SocketPath string
 	// Listen is the TCP host and port on which agents are served.
 	Listen string
-	// Etcd says where the state is. Zero: in a file in DataDir.
+	// Etcd says where the state is, if it is in an etcd that others run.
 	Etcd Etcd
+	// ClusterInit says that this server and others that join it keep the state together. Without that,
+	// Etcd and Join, the state is in a file in DataDir.
+	ClusterInit bool
 	// Join has the URLs of servers with the same state, and Token is what a new server needs once to
-	// get their certificate authority.
+	// join them.
 	Join  []string
 	Token string
+	// PeerAddress is the host and port at which the other servers that keep the state reach this one.
+	// Empty: the host of Listen, and the port after that.
+	PeerAddress string
 	// AcceptRestored says that a user accepts a state that was restored: see
 	// [state.State.AcceptGeneration].
 	AcceptRestored bool
@@ -87,8 +96,15 @@ func (c Config) Validate() error {
 	case c.FenceAfter > 0 && c.FenceProgram == "":
 		return errors.NewNotValid(nil, "a time after which machines are fenced needs a program that does it")
 	}
-	if len(c.Join) > 0 && len(c.Etcd.Endpoints) == 0 {
-		return errors.NewNotValid(nil, "servers can be joined only if they share a state in etcd")
+	switch {
+	case c.ClusterInit && len(c.Join) > 0:
+		return errors.NewNotValid(nil, "a server either begins a cluster or joins one")
+	case c.ClusterInit && len(c.Etcd.Endpoints) > 0:
+		return errors.NewNotValid(nil, "a server that begins a cluster has its own etcd")
+	case c.PeerAddress != "":
+		if err := member.CheckAddress(c.PeerAddress); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	return c.Config.Validate()
 }
@@ -134,7 +150,7 @@ func New(ctx context.Context, config Config) (*Server, error) {
 	if err := os.Mkdir(dir.Server(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, errors.Annotate(err, "making the directory of the server's files")
 	}
-	place, err := openPlace(ctx, dir, config.Etcd)
+	place, err := openPlace(ctx, dir, config)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -170,7 +186,7 @@ func (s *Server) start(ctx context.Context) error {
 	if s.certs, err = newCertificates(ca, []string{trust.ServerName, host}, s.config.Clock); err != nil {
 		return errors.Trace(err)
 	}
-	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Server: s.name, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence})
+	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Server: s.name, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence, AddMember: s.addMember()})
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -184,7 +200,7 @@ func (s *Server) start(ctx context.Context) error {
 		Clock:       s.config.Clock,
 		Logger:      s.config.Logger,
 		Manager:     true,
-		Server:      &backend.Server{CAHash: ca.Hash(), LastSeen: s.handler.LastSeen, IsConnected: s.handler.IsConnected, ExpectAbsent: s.handler.ExpectAbsent, PowerOff: s.powerOff},
+		Server:      s.backendServer(ca),
 		Report:      s.Reports,
 	})
 	s.registerMetrics()
@@ -194,6 +210,22 @@ func (s *Server) start(ctx context.Context) error {
 		return errors.Trace(err)
 	}
 	return errors.Trace(s.Run(manifolds, s.place.isFatal, s.close))
+}
+
+// backendServer returns what the requests of users need of the server.
+func (s *Server) backendServer(ca *trust.CA) *backend.Server {
+	server := &backend.Server{
+		CAHash:       ca.Hash(),
+		LastSeen:     s.handler.LastSeen,
+		IsConnected:  s.handler.IsConnected,
+		ExpectAbsent: s.handler.ExpectAbsent,
+		PowerOff:     s.powerOff,
+	}
+	if m := s.etcdMember(); m != nil {
+		server.Servers = func(ctx context.Context) []user.Server { return servers(m.List(ctx)) }
+		server.RemoveServer = m.Remove
+	}
+	return server
 }
 
 // openState opens the state, and creates the environment in a new one.
@@ -245,6 +277,7 @@ const (
 	machineFencer      = "fencing"
 	thisServer         = "membership"
 	otherServers       = "other-servers"
+	etcdOwn            = "etcd"
 )
 
 func (s *Server) manifolds() (dependency.Manifolds, error) {
@@ -256,6 +289,9 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 	}
 	if file, ok := s.place.(*inFile); ok {
 		manifolds[stateCopies] = process.Start(func() (worker.Worker, error) { return s.StartCopier(file.Store, s.dir) })
+	}
+	if p, ok := s.place.(*inEtcd); ok && p.member != nil {
+		manifolds[etcdOwn] = process.Start(p.awaitMember)
 	}
 	if leaser, ok := s.place.(kv.Leaser); ok {
 		manifolds[thisServer] = process.Start(func() (worker.Worker, error) { return s.startMembership(leaser) })

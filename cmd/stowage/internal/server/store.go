@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/member"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
@@ -110,10 +113,16 @@ func (p *inFile) isFatal(err error) bool { return process.IsStateFatal(err) }
 // inEtcd is a state in etcd. The data directory has the server's own files, and is locked.
 type inEtcd struct {
 	*etcdkv.Store
-	dir    datadir.Dir
-	prefix string
-	client *clientv3.Client
-	lock   *os.File
+	dir  datadir.Dir
+	what string // the state, in errors
+	lock *os.File
+	name string // of the server, for ever
+
+	// client is the connection to an etcd that others run. Otherwise, the server runs the member of
+	// the cluster.
+	client  *clientv3.Client
+	cluster *cluster
+	member  *member.Member
 }
 
 // The files of a server whose state is in etcd.
@@ -125,20 +134,31 @@ const (
 )
 
 // openPlace opens the place of the state, and locks the directory.
-func openPlace(ctx context.Context, dir datadir.Dir, etcd Etcd) (place, error) {
-	if err := dir.CheckPlace(etcd.prefix()); err != nil {
+func openPlace(ctx context.Context, dir datadir.Dir, config Config) (place, error) {
+	known, err := dir.Place()
+	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if len(etcd.Endpoints) == 0 {
-		store, err := dir.OpenStore()
-		return &inFile{store, dir}, errors.Trace(err)
+	etcd := config.Etcd
+	isMember := len(etcd.Endpoints) == 0 && (known == datadir.PlaceCluster || config.ClusterInit || len(config.Join) > 0)
+	switch {
+	case isMember && config.ClusterInit && known == "":
+		return openCluster(ctx, dir, config) // if the state is in the directory, it moves
+	case isMember:
+		err = dir.CheckPlace(datadir.PlaceCluster)
+	default:
+		err = dir.CheckPlace(etcd.prefix())
 	}
-	p := &inEtcd{dir: dir, prefix: etcd.Prefix}
-	if err := p.connect(ctx, etcd); err != nil {
-		_ = p.Close()
+	switch {
+	case err != nil:
 		return nil, errors.Trace(err)
+	case isMember:
+		return openCluster(ctx, dir, config)
+	case len(etcd.Endpoints) > 0:
+		return openEtcd(ctx, dir, etcd)
 	}
-	return p, nil
+	store, err := dir.OpenStore()
+	return &inFile{store, dir}, errors.Trace(err)
 }
 
 // prefix returns that of the keys, or nothing if the state is in a file.
@@ -149,11 +169,26 @@ func (e Etcd) prefix() string {
 	return e.Prefix
 }
 
-func (p *inEtcd) connect(ctx context.Context, etcd Etcd) (err error) {
+// openEtcd opens a state in an etcd that others run.
+func openEtcd(ctx context.Context, dir datadir.Dir, etcd Etcd) (place, error) {
+	p := &inEtcd{dir: dir, what: etcd.Prefix + " in etcd"}
+	err := p.begin()
+	if err == nil {
+		err = p.connect(ctx, etcd)
+	}
+	if err != nil {
+		_ = p.Close()
+		return nil, errors.Trace(err)
+	}
+	return p, nil
+}
+
+// begin locks the directory, removes what a backup that was interrupted has left, and names the
+// server.
+func (p *inEtcd) begin() (err error) {
 	if p.lock, err = lock(filepath.Join(p.dir.Server(), lockFile)); err != nil {
 		return errors.Annotate(err, "locking the data directory")
 	}
-	// What a backup that was interrupted has left.
 	left, err := filepath.Glob(filepath.Join(p.dir.Server(), backupDir+"*"))
 	if err != nil {
 		return errors.Trace(err)
@@ -163,10 +198,11 @@ func (p *inEtcd) connect(ctx context.Context, etcd Etcd) (err error) {
 			return errors.Trace(err)
 		}
 	}
-	name, err := serverName(filepath.Join(p.dir.Server(), nameFile))
-	if err != nil {
-		return errors.Trace(err)
-	}
+	p.name, err = serverName(filepath.Join(p.dir.Server(), nameFile))
+	return errors.Trace(err)
+}
+
+func (p *inEtcd) connect(ctx context.Context, etcd Etcd) error {
 	config, err := etcd.tlsConfig()
 	if err != nil {
 		return errors.Trace(err)
@@ -174,7 +210,7 @@ func (p *inEtcd) connect(ctx context.Context, etcd Etcd) (err error) {
 	if p.client, err = etcdkv.Dial(etcd.Endpoints, config); err != nil {
 		return errors.Trace(err)
 	}
-	p.Store, err = etcdkv.Open(ctx, etcdkv.Config{Client: p.client, Prefix: etcd.Prefix, Name: name})
+	p.Store, err = etcdkv.Open(ctx, etcdkv.Config{Client: p.client, Prefix: etcd.Prefix, Name: p.name})
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -197,7 +233,8 @@ func lock(path string) (*os.File, error) {
 	return file, nil
 }
 
-// serverName returns the name of the server with the file, which is drawn once.
+// serverName returns the name of the server with the file, which is made once: that of the machine,
+// and something that distinguishes servers on it.
 func serverName(path string) (string, error) {
 	known, err := os.ReadFile(path)
 	if err == nil {
@@ -205,9 +242,16 @@ func serverName(path string) (string, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", errors.Annotate(err, "reading the name of the server")
 	}
-	name := strings.ToLower(rand.Text()[:8])
+	host, err := os.Hostname()
+	if err != nil {
+		return "", errors.Annotate(err, "naming the server")
+	}
+	host, _, _ = strings.Cut(host, ".")
+	name := notInNames.ReplaceAllString(strings.ToLower(host), "-") + "-" + strings.ToLower(rand.Text()[:6])
 	return name, errors.Annotate(datadir.WriteFile(path, []byte(name+"\n")), "naming the server")
 }
+
+var notInNames = regexp.MustCompile(`[^a-z0-9-]+`)
 
 func (p *inEtcd) Close() error {
 	var err error
@@ -216,6 +260,9 @@ func (p *inEtcd) Close() error {
 	}
 	if p.client != nil {
 		_ = p.client.Close() // the store has ended its calls
+	}
+	if p.member != nil {
+		p.member.Close()
 	}
 	if p.lock != nil {
 		_ = p.lock.Close()
@@ -226,7 +273,7 @@ func (p *inEtcd) Close() error {
 func (p *inEtcd) open(config state.Config) (*state.State, error) {
 	config.Store = p.Store
 	st, err := state.Open(config)
-	return st, errors.Annotatef(err, "%s in etcd", p.prefix)
+	return st, errors.Annotate(err, p.what)
 }
 
 // backup writes a file like that of a server with a state of its own.
@@ -249,18 +296,61 @@ func (p *inEtcd) backup(ctx context.Context, path string, now time.Time) (meta s
 			err = closed
 		}
 	}()
-	err = p.View(ctx, func(snapshot kv.Snapshot) error {
-		return file.Update(ctx, func(tx kv.Tx) error {
-			return snapshot.Scan("", func(key string, value []byte) error {
-				return tx.Put(key, append([]byte(nil), value...))
-			})
-		})
-	})
+	err = copyState(ctx, p.Store, file)
 	if err != nil {
 		return meta, errors.Trace(err)
 	}
 	return statefile.Backup(ctx, file, path, datadir.Identify, now)
 }
 
-// isFatal implements place. What this process has read and committed may be gone.
-func (p *inEtcd) isFatal(err error) bool { return errors.Is(err, etcdkv.ErrRestored) }
+// isFatal implements place. What this process has read and committed may be gone, or the member has
+// ended.
+func (p *inEtcd) isFatal(err error) bool {
+	return errors.Is(err, etcdkv.ErrRestored) || errors.Is(err, errMemberEnded)
+}
+
+// stateStore is a store that can be copied.
+type stateStore interface {
+	View(context.Context, func(kv.Snapshot) error) error
+}
+
+// Bounds of a transaction that copies.
+const (
+	copiedKeys  = 8192
+	copiedBytes = 4 << 20
+)
+
+// copyState copies all keys to an empty store, in bounded transactions.
+func copyState(ctx context.Context, from stateStore, to kv.Store) error {
+	type entry struct {
+		key   string
+		value []byte
+	}
+	var batch []entry
+	size := 0
+	flush := func() error {
+		err := to.Update(ctx, func(tx kv.Tx) error {
+			for _, e := range batch {
+				if err := tx.Put(e.key, e.value); err != nil {
+					return errors.Trace(err)
+				}
+			}
+			return nil
+		})
+		batch, size = nil, 0
+		return errors.Trace(err)
+	}
+	return from.View(ctx, func(snapshot kv.Snapshot) error {
+		err := snapshot.Scan("", func(key string, value []byte) error {
+			batch = append(batch, entry{key, bytes.Clone(value)})
+			if size += len(key) + len(value); len(batch) < copiedKeys && size < copiedBytes {
+				return nil
+			}
+			return flush()
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return flush()
+	})
+}

@@ -184,6 +184,18 @@ func (c *Client) Move(ctx context.Context, args MoveArgs) (MoveResult, error) {
 	return post[MoveResult](ctx, c, "move", args)
 }
 
+// Servers returns the servers that keep the state together, sorted by name.
+func (c *Client) Servers(ctx context.Context) ([]Server, error) {
+	result, err := get[ServerList](ctx, c, "servers")
+	return result.Servers, err
+}
+
+// RemoveServer removes another server.
+func (c *Client) RemoveServer(ctx context.Context, args RemoveServerArgs) error {
+	_, err := post[struct{}](ctx, c, "remove-server", args)
+	return err
+}
+
 // DrainMachine keeps a machine from getting storage, and requests that its storage be moved to
 // others.
 func (c *Client) DrainMachine(ctx context.Context, args MachineArgs) (DrainMachineResult, error) {

@@ -355,6 +355,44 @@ type MachineList struct {
 	Machines []Machine `json:"machines"`
 }
 
+// ServerStatus says whether a server takes part in keeping the state.
+type ServerStatus string
+
+const (
+	// ServerUp is a server that runs.
+	ServerUp ServerStatus = "up"
+	// ServerJoining is a server that does not count yet, since it has not all of the state.
+	ServerJoining ServerStatus = "joining"
+	// ServerUnreachable is a server that does not answer the one that was asked.
+	ServerUnreachable ServerStatus = "unreachable"
+)
+
+// Server is one of several servers that keep the state together.
+type Server struct {
+	// Name is empty until the server has begun.
+	Name string `json:"name" yaml:"name"`
+	// Address is the host and port at which the other servers reach it.
+	Address string       `json:"address" yaml:"address"`
+	Status  ServerStatus `json:"status" yaml:"status"`
+	// Leader says that the server orders the changes of the state.
+	Leader bool `json:"leader" yaml:"leader"`
+	// Asked says that this server has answered the request.
+	Asked bool `json:"asked" yaml:"asked"`
+	// EtcdVersion is the version of the server's etcd. It is empty if the server does not answer.
+	EtcdVersion string `json:"etcd-version,omitempty" yaml:"etcd-version,omitempty"`
+}
+
+// ServerList is a list of servers.
+type ServerList struct {
+	Servers []Server `json:"servers"`
+}
+
+// RemoveServerArgs names the server to remove.
+type RemoveServerArgs struct {
+	// Server is its name, or its address if it has no name.
+	Server string `json:"server"`
+}
+
 // FenceMachineArgs names a machine to fence.
 type FenceMachineArgs struct {
 	// Machine is its name or number.

@@ -69,6 +69,11 @@ type Backend interface {
 	FenceMachine(context.Context, user.FenceMachineArgs) error
 	// RemoveMachine removes a machine, with the storage that is lost with it.
 	RemoveMachine(context.Context, user.RemoveMachineArgs) error
+	// Servers returns the servers that keep the state together, sorted by name. The error satisfies
+	// errors.IsNotSupported if there is only one.
+	Servers(context.Context) ([]user.Server, error)
+	// RemoveServer removes another server, whose copy of the state is of no use from then on.
+	RemoveServer(context.Context, user.RemoveServerArgs) error
 	// CreateToken creates a token, and returns its text, which is kept nowhere.
 	CreateToken(context.Context, user.CreateTokenArgs) (string, error)
 	// Tokens returns the tokens that can be used.

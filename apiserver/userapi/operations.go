@@ -55,6 +55,11 @@ func (h *Handler) register() {
 		machines, err := b.Machines(ctx)
 		return user.MachineList{Machines: machines}, err
 	})
+	read(h, "servers", "List the servers that keep the state together", func(ctx context.Context) (user.ServerList, error) {
+		servers, err := b.Servers(ctx)
+		return user.ServerList{Servers: servers}, err
+	})
+	tell(h, "remove-server", "Remove a server from those that keep the state together", b.RemoveServer)
 	ask(h, "drain-machine", toChange, "Keep a machine from getting storage, and move its storage to others", b.DrainMachine)
 	tell(h, "undrain-machine", "Let a machine get storage again", b.UndrainMachine)
 	tell(h, "label-machine", "Change the labels of a machine", b.LabelMachine)

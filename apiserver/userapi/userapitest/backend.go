@@ -91,6 +91,17 @@ func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 	return user.MoveResult{Machines: map[string]string{"a": "web"}}, b.Err
 }
 
+// Servers implements userapi.Backend.
+func (b *Backend) Servers(context.Context) ([]user.Server, error) {
+	return []user.Server{{Name: "a-1", Address: "10.0.0.1:7118", Status: user.ServerUp, Leader: true, EtcdVersion: "3.7.3"}}, b.Err
+}
+
+// RemoveServer implements userapi.Backend.
+func (b *Backend) RemoveServer(_ context.Context, args user.RemoveServerArgs) error {
+	b.record("remove-server %+v", args)
+	return b.Err
+}
+
 // DrainMachine implements userapi.Backend.
 func (b *Backend) DrainMachine(_ context.Context, args user.MachineArgs) (user.DrainMachineResult, error) {
 	b.record("drain-machine %+v", args)

@@ -35,6 +35,10 @@ type Server struct {
 	// PowerOff makes sure that a machine is off, and fences it. The error satisfies
 	// errors.IsNotSupported if the server has no program for that.
 	PowerOff func(context.Context, names.MachineTag) error
+	// Servers returns the servers that keep the state together, and RemoveServer removes one of them.
+	// Nil: the server is not one of several that do.
+	Servers      func(context.Context) []user.Server
+	RemoveServer func(ctx context.Context, name string) error
 }
 
 // absence returns a remark about a machine that cannot do anything for storage at the moment.
@@ -93,6 +97,33 @@ func (b *Backend) machineName(machine names.MachineTag) string {
 	}
 	b.machineNames.Store(machine, name)
 	return name
+}
+
+// errNoCluster is the error of requests that need servers that keep the state together.
+var errNoCluster = errors.NewNotSupported(nil, "this server does not keep the state together with others: see --cluster-init in `stowage server --help`")
+
+// Servers implements userapi.Backend.
+func (b *Backend) Servers(ctx context.Context) ([]user.Server, error) {
+	switch server := b.config.Server; {
+	case server == nil:
+		return nil, errNoServer
+	case server.Servers == nil:
+		return nil, errNoCluster
+	default:
+		return server.Servers(ctx), nil
+	}
+}
+
+// RemoveServer implements userapi.Backend.
+func (b *Backend) RemoveServer(ctx context.Context, args user.RemoveServerArgs) error {
+	switch server := b.config.Server; {
+	case server == nil:
+		return errNoServer
+	case server.RemoveServer == nil:
+		return errNoCluster
+	default:
+		return errors.Trace(server.RemoveServer(ctx, args.Server))
+	}
 }
 
 // errNoServer is the error of requests that need a server.

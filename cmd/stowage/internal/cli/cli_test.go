@@ -100,6 +100,15 @@ func (b *backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 	return user.MoveResult{Machines: map[string]string{"a": "web"}}, b.err
 }
 
+func (b *backend) Servers(context.Context) ([]user.Server, error) {
+	return []user.Server{{Name: "a-1", Address: "10.0.0.1:7118", Status: user.ServerUp, Leader: true, EtcdVersion: "3.7.3"}}, b.err
+}
+
+func (b *backend) RemoveServer(_ context.Context, args user.RemoveServerArgs) error {
+	b.record("remove-server %+v", args)
+	return b.err
+}
+
 func (b *backend) DrainMachine(_ context.Context, args user.MachineArgs) (user.DrainMachineResult, error) {
 	b.record("drain-machine %+v", args)
 	return user.DrainMachineResult{Machines: map[string]string{"a": "web"}, Stays: []string{"b"}}, b.err

@@ -116,7 +116,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.changeCommand("release", "Stop managing storage and keep its data", removed, (*user.Client).Release),
 		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
-		c.serverCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
+		c.serverCommand(), c.serversCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
 		c.loginCommand(), c.contextCommand(), c.userCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
 	)

@@ -56,7 +56,11 @@ func requireState(config rescue.Config) error {
 		return err
 	}
 	place, err := config.Dir.Place()
-	if err == nil && place != "" {
+	switch {
+	case err != nil:
+	case place == datadir.PlaceCluster:
+		err = errors.Errorf("%s has the state of several servers: see --cluster-reset in `stowage server --help`", config.Dir)
+	case place != "":
 		err = errors.Errorf("%s has no state, since that is in etcd: use etcd's own tools", config.Dir)
 	}
 	return err

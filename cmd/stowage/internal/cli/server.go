@@ -26,6 +26,10 @@ type serverFlags struct {
 	etcd             server.Etcd
 	join             []string
 	token, tokenFile string
+	clusterInit      bool
+	clusterReset     bool
+	restore          string
+	peerAddress      string
 }
 
 func (c *common) serverCommand() *cobra.Command {
@@ -44,16 +48,33 @@ whose volumes a program of yours makes and attaches to the machines.
 
 When the server stops, the storage stays in place, and the agents wait.
 
-With --etcd-endpoints, the state is in etcd, and several servers can have it: agents can use any
-of them, and one at a time provisions the environment's storage. The second server and each
-further one needs --join with the URL of another one and, the first time, a token, which
-"stowage token create --role server" prints there. Each server has a --data-dir of its own.`,
+Several servers can have one state: agents can use any of them, and one at a time provisions
+the environment's storage. The first one is started with --cluster-init, also if it has a
+state already. The second server and each further one needs --join with the URL of another one
+and, the first time, a token, which "stowage token create --role server" prints there. Each
+has all of the state in its --data-dir, and more than half of them have to run: have three.
+They reach each other at --peer-address. "stowage servers" lists them.
+
+With --etcd-endpoints, the state is in an etcd that you run, and the number of servers does not
+matter.
+
+--cluster-reset makes a server that does not run the only one, after more than half of the
+servers were lost for good, and ends. With --restore it gets the state of a backup. The
+other servers must not run: delete their data directories.`,
 		Args: noArgs("leave the argument out"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
+			if flags.clusterReset {
+				return c.resetCluster(cmd.Context(), flags)
+			}
 			return c.runServer(cmd.Context(), flags)
 		}),
 	}
 	flags.addTo(cmd)
+	cmd.AddCommand(c.serverRemoveCommand())
+	cmd.Flags().BoolVar(&flags.clusterInit, "cluster-init", false, "begin a cluster of servers that keep the state together")
+	cmd.Flags().BoolVar(&flags.clusterReset, "cluster-reset", false, "make this server the only one of its cluster, and end")
+	cmd.Flags().StringVar(&flags.restore, "restore", "", "with --cluster-reset: `FILE` with a backup whose state the server gets")
+	cmd.Flags().StringVar(&flags.peerAddress, "peer-address", "", "`HOST:PORT` at which the other servers of the cluster reach this one (default: the host of --listen, and the next port)")
 	cmd.Flags().StringVar(&flags.listen, "listen", "", "host and port on which agents are served, such as 0.0.0.0:7117")
 	cmd.Flags().DurationVar(&flags.absence, "unreachable-after", 40*time.Second, "how long an agent may be without a connection before its machine is shown as unreachable")
 	cmd.Flags().StringVar(&flags.fenceProgram, "fence-program", "", "`PATH` of a program that switches a machine off, for \"stowage machine fence\" without --confirmed")
@@ -65,16 +86,18 @@ further one needs --join with the URL of another one and, the first time, a toke
 	cmd.Flags().StringVar(&flags.etcd.CAFile, "etcd-ca", "", "`FILE` with the certificates of the authorities of etcd's members, in PEM (default: those that the machine trusts)")
 	cmd.Flags().StringVar(&flags.etcd.CertFile, "etcd-cert", "", "`FILE` with the certificate with which etcd knows this server, in PEM")
 	cmd.Flags().StringVar(&flags.etcd.KeyFile, "etcd-key", "", "`FILE` with the key of that certificate, in PEM")
-	cmd.Flags().StringSliceVar(&flags.join, "join", nil, "`URL` of a server with the same state in etcd")
+	cmd.Flags().StringSliceVar(&flags.join, "join", nil, "`URL` of another server of the cluster, or with the same state in etcd")
 	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the server joins the others ($STOWAGE_TOKEN)")
 	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
-	if err := cmd.MarkFlagRequired("listen"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	cmd.MarkFlagsOneRequired("listen", "cluster-reset")
+	cmd.MarkFlagsMutuallyExclusive("listen", "cluster-reset")
 	return cmd
 }
 
 func (c *common) runServer(ctx context.Context, flags serverFlags) error {
+	if flags.restore != "" {
+		return errors.WithType(errors.New("--restore is for --cluster-reset: `stowage restore` restores the state of a single server"), errUsage)
+	}
 	config, err := flags.check()
 	if err != nil {
 		return err
@@ -104,6 +127,8 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		SocketPath:     socket,
 		Listen:         flags.listen,
 		Etcd:           flags.etcd,
+		ClusterInit:    flags.clusterInit,
+		PeerAddress:    flags.peerAddress,
 		Join:           flags.join,
 		Token:          token,
 		AcceptRestored: flags.acceptRestored,

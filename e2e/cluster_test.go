@@ -131,7 +131,11 @@ func (c *cluster) soon(seconds int) time.Time {
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
 func (c *cluster) start() {
-	etcd := c.startEtcd()
+	state := []string{"--cluster-init"}
+	if c.chance(2) {
+		state = []string{"--etcd-endpoints", c.startEtcd()}
+	}
+	c.say("the state: %s", state)
 	c.referee = referee{dir: filepath.Join(c.dir, "referee"), knows: pick(c.rand, []string{"terms", "list", "nothing"})}
 	c.say("the provider knows: %s", c.referee.knows)
 	own, err := os.Executable()
@@ -167,10 +171,13 @@ func (c *cluster) start() {
 		}
 		urls = append(urls, "https://"+address)
 		s := &clusterServer{name: name, args: []string{
-			"--listen", address, "--etcd-endpoints", etcd, "--provider=shared=" + c.referee.path("provider"),
+			"--listen", address, "--peer-address", freeAddress(c), "--provider=shared=" + c.referee.path("provider"),
 			"--unreachable-after", "2s", "--retry-min", "300ms",
 		}}
-		join := s.args
+		join := append(slices.Clone(s.args), state...)
+		if len(state) > 1 {
+			s.args = join
+		}
 		if i > 0 {
 			join = append(slices.Clone(s.args), "--join", urls[0], "--token", strings.TrimSpace(c.must("token", "create", "--role", "server").Stdout))
 		}

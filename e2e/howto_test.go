@@ -172,13 +172,13 @@ func TestServersHowTo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	page{
-		name: "howto/servers.md", blocks: 5,
+		name: "howto/servers.md", blocks: 7,
 		prelude: `set -m
-FIRST=$DIR/first SECOND=$DIR/second WEB=$DIR/web ETCD=` + s.startEtcd() + `
+FIRST=$DIR/first SECOND=$DIR/second THIRD=$DIR/third WEB=$DIR/web
 trap 'cat "$DIR"/*.log' ERR
 `,
 		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
-	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", s.address, "127.0.0.1:7118", freeAddress(t))
+	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", freePair(t), "127.0.0.1:7127", freePair(t), "127.0.0.1:7137", freePair(t))
 }
 
 func TestTutorial(t *testing.T) {
@@ -199,10 +199,6 @@ func TestTutorial(t *testing.T) {
 
 func TestTutorialOfServers(t *testing.T) {
 	m := newMachine(t)
-	etcd, err := etcdBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cluster := filepath.Join(m.dir, "c")
 	build := exec.Command("go", "build", "-o", filepath.Join(cluster, "shared", "provider"), "./examples/shared-directory")
 	build.Dir = ".."
@@ -210,19 +206,17 @@ func TestTutorialOfServers(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	page{
-		name: "tutorial-servers.md", blocks: 9,
+		name: "tutorial-servers.md", blocks: 8,
 		prelude: `unset STOWAGE_DIR XDG_CONFIG_HOME
 export HOME=$DIR/home
-mkdir "$HOME" "$DIR/etcd"
-ln -s ` + etcd + ` "$DIR/bin/etcd"
+mkdir "$HOME"
 trap 'tail -n 20 "$DIR"/c/*.log; kill $(jobs -p)' ERR
 `,
 		after: map[int]string{
+			4: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
 			5: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
-			6: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
-			8: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
-			9: "if test -e \"$DIR/c\" || test -e \"$HOME/.config/stowage/contexts/tutorial.yaml\"; then exit 1; fi\n",
+			7: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
+			8: "if test -e \"$DIR/c\" || test -e \"$HOME/.config/stowage/contexts/tutorial.yaml\"; then exit 1; fi\n",
 		},
-	}.run(t, m, "/srv/cluster", cluster, "127.0.0.1:2379", freeAddress(t), "127.0.0.1:2380", freeAddress(t),
-		"127.0.0.1:7117", freeAddress(t), "127.0.0.1:7118", freeAddress(t), "127.0.0.1:7119", freeAddress(t))
+	}.run(t, m, "/srv/cluster", cluster, "127.0.0.1:7117", freePair(t), "127.0.0.1:7127", freePair(t), "127.0.0.1:7137", freePair(t))
 }

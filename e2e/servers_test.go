@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,28 @@ func freeAddress(t testing.TB) string {
 	}
 	defer listener.Close()
 	return listener.Addr().String()
+}
+
+// freePair returns an address that is free, as that with the next port is.
+func freePair(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		address := freeAddress(t)
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1))); err == nil {
+			next.Close()
+			return address
+		}
+	}
+	t.Fatal("no two ports in a row are free")
+	return ""
 }
 
 // etcdBinary builds etcd beside the command.

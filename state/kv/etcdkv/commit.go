@@ -85,6 +85,7 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		return err
 	}
 	defer end()
+	losses := 0
 	for conflicts := 0; ; conflicts++ {
 		keys, revision := s.snapshot()
 		tx := &reads{keys, make(map[string]int64)}
@@ -95,6 +96,9 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		}
 		committed, err := s.commit(ctx, tx, buffer, revision)
 		switch {
+		case errors.Is(err, errLost) && losses < maxLosses && ctx.Err() == nil:
+			losses++
+			continue
 		case err != nil:
 			return s.ended(err)
 		case committed:
@@ -105,6 +109,13 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		}
 	}
 }
+
+// errLost is the type of the error of a transaction that was not committed, and has not been
+// refused: the member that led may have ended with it, or the connection.
+const errLost = errors.ConstError("the transaction was lost")
+
+// maxLosses is how often a transaction that was lost is tried again.
+const maxLosses = 1
 
 // awaitConflict waits for the change that kept a transaction from being committed. It has read the
 // copy at the revision. After several conflicts, awaitConflict also pauses at random, so that one
@@ -156,7 +167,11 @@ func (s *Store) commit(ctx context.Context, tx *reads, buffer *kv.Buffer, asOf i
 	read := clientv3.OpGet(s.dataPrefix())
 	response, err := s.client.Txn(request).If(conditions...).Then(read).Else(append(lookups, read)...).Commit()
 	if err != nil {
-		return false, errors.Annotate(err, "reading from etcd")
+		err = errors.Annotate(err, "reading from etcd")
+		if !isDenied(err) {
+			err = errors.WithType(err, errLost)
+		}
+		return false, err
 	}
 	return response.Succeeded, s.checkResponse(response, held, asOf)
 }
@@ -186,7 +201,7 @@ func (s *Store) write(ctx context.Context, conditions []clientv3.Cmp, writes, lo
 			return false, unknownOutcome(err)
 		}
 		if try.committed == 0 {
-			return false, errors.Annotate(err, "writing to etcd")
+			return false, errors.WithType(errors.Annotate(err, "writing to etcd"), errLost)
 		}
 		return true, nil
 	}

@@ -236,6 +236,37 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
+// A transaction that was lost is made again, whether it writes or only reads: another member leads now,
+// or there is another connection.
+func TestLostRequest(t *testing.T) {
+	t.Parallel()
+	server, dir := etcdtest.Start(t), t.TempDir()
+	link := link.New(t, server[0])
+	c := config(etcdtest.Dial(t, link.Address()), dir, "a")
+	c.RequestTimeout = 3 * time.Second
+	store, err := etcdkv.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for name, fn := range map[string]func(kv.Tx) error{
+		"writes": func(tx kv.Tx) error { return tx.Put("key", []byte("x")) },
+		"reads":  func(tx kv.Tx) error { _, err := tx.Get("key"); return err },
+	} {
+		link.Stall()
+		time.AfterFunc(c.RequestTimeout/2, func() {
+			link.Cut()
+			link.Resume()
+		})
+		if err := store.Update(t.Context(), fn); err != nil {
+			t.Errorf("a transaction that %s, whose request was lost: %v", name, err)
+		}
+	}
+	if got := get(t, store, "key"); got != "x" {
+		t.Errorf("the store has %q", got)
+	}
+}
+
 // A server that does not accept large transactions is refused, with the remedy.
 func TestLimits(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/rescue"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
 )
@@ -72,15 +73,16 @@ func (c *common) adoptDirCommand() *cobra.Command {
 		Use:   "adopt-dir --moved|--copy",
 		Short: "Confirm that the data directory was moved or copied",
 		Long: `The agent does not start if its data directory is not the one in which the state was
-created, or a server's agent enrolled. With the agent stopped, confirm what happened:
+created, a server joined others, or a server's agent enrolled. With the agent or the
+server stopped, confirm what happened:
 
   --moved   The directory was moved here as a whole, and the original no longer exists.
             The identities of files and directories in the records are read again.
   --copy    The directory is a copy, and the original may still be in use. The state
             and all storage in the copy get new UUIDs, and filesystems are mounted below
             the data directory instead of at the mount points of the original. Storage
-            of program providers stays with the original. A server's agent cannot be
-            copied: start a new one.
+            of program providers stays with the original. A server's agent, and one of
+            several servers, cannot be copied: start a new one.
 
 A clone of a whole machine with the same machine ID cannot be detected: run
 "stowage adopt-dir --copy" in it before it can reach anything that the original uses.`,
@@ -88,11 +90,20 @@ A clone of a whole machine with the same machine ID cannot be detected: run
 		RunE: c.withStoppedAgent(func(ctx context.Context, config rescue.Config, _ []string) error {
 			adopt, what := rescue.AdoptMoved, "the directory of its state"
 			use, err := config.Dir.Use()
+			place := ""
+			if err == nil {
+				place, err = config.Dir.Place()
+			}
 			switch {
 			case moved == copied:
 				return errors.WithType(errors.New("use either --moved or --copy"), errUsage)
 			case err != nil:
 				return err
+			case place == datadir.PlaceCluster && copied:
+				return errors.Errorf("%s is a copy of the directory of one of several servers, which only the original can use: delete the copy, and let a server with an empty directory join with a token", config.Dir)
+			case place == datadir.PlaceCluster:
+				adopt = func(_ context.Context, config rescue.Config) error { return server.AdoptMoved(config.Dir) }
+				what = "the directory of its server"
 			case use == datadir.UseAgent && copied:
 				return errors.Errorf("%s is a copy of the directory of a server's agent, which only the original can use: delete the copy, and start an agent in an empty directory with a token of its own", config.Dir)
 			case use == datadir.UseAgent:

@@ -85,21 +85,27 @@ func (c *cluster) prepare(ctx context.Context) error {
 	return errors.Trace(c.retireFile())
 }
 
-// read reads what an earlier server has. The error satisfies errors.Is(err, fs.ErrNotExist) if there
-// was none.
-func (c *cluster) read() error {
+// readRecord reads the record of an earlier server. The error satisfies errors.Is(err,
+// fs.ErrNotExist) if there was none.
+func (c *cluster) readRecord() error {
 	content, err := os.ReadFile(c.path(clusterFile))
 	if err != nil {
 		return errors.Annotate(err, "reading the server's place among the others")
 	}
-	if err := json.Unmarshal(content, &c.record); err != nil {
-		return errors.Annotatef(err, "reading %s", c.path(clusterFile))
-	}
-	if want := c.config.PeerAddress; want != "" && want != c.record.Address {
-		return errors.Errorf("the other servers reach this one at %s, and not at %s: start it with --peer-address %[1]s, or remove it with `stowage server remove` on another one and join again with an empty --data-dir", c.record.Address, want)
+	return errors.Annotatef(json.Unmarshal(content, &c.record), "reading %s", c.path(clusterFile))
+}
+
+// read reads what an earlier server has, and checks that it is the same one. The error satisfies
+// errors.Is(err, fs.ErrNotExist) if there was none.
+func (c *cluster) read() (err error) {
+	if err := c.readRecord(); err != nil {
+		return errors.Trace(err)
 	}
 	if c.ca, err = readAuthority(c.dir.Server(), membersAuthority); err != nil {
 		return errors.Trace(err)
+	}
+	if want := c.config.PeerAddress; want != "" && want != c.record.Address {
+		return errors.Errorf("the other servers reach this one at %s, and not at %s: start it with --peer-address %[1]s, or remove it with `stowage server remove` on another one and join again with an empty --data-dir", c.record.Address, want)
 	}
 	now, err := c.dir.Fingerprint()
 	if err != nil {
@@ -326,6 +332,24 @@ func (c Config) join(ctx context.Context, dir datadir.Dir, name, address string)
 	}
 	joined, err := api.Join(ctx, api.Config{URLs: c.Join, Clock: c.Clock, Logger: c.Logger}, api.JoinArgs{Token: token, Name: name, Address: address})
 	return joined, errors.Trace(err)
+}
+
+// AdoptMoved makes a directory that was moved that of its server, which does not run. The server must
+// keep the state together with others.
+func AdoptMoved(dir datadir.Dir) error {
+	p := &inEtcd{dir: dir}
+	err := p.begin()
+	c := &cluster{dir: dir, name: p.name}
+	if err == nil {
+		err = c.readRecord()
+	}
+	if err == nil {
+		c.record.Directory, err = dir.Fingerprint()
+	}
+	if err == nil {
+		err = c.write()
+	}
+	return errors.Trace(process.FirstError(err, p.Close()))
 }
 
 // ResetConfig is the configuration of [Reset]. All of it but Restore is required.

@@ -191,8 +191,16 @@ func TestServersKeepTheStateTogether(t *testing.T) {
 	}
 	on("second", "remove", "a", "b", "c", "--wait")
 
-	// A server without its database does not begin another one.
+	// A server without its record or its database does not begin another one.
 	first.stop()
+	record := filepath.Join(s.dataOf("server"), "server", "cluster.json")
+	if err := os.Rename(record, record+".away"); err != nil {
+		t.Fatal(err)
+	}
+	refused("put the file back, or choose another --data-dir", "server", "--cluster-init")
+	if err := os.Rename(record+".away", record); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.RemoveAll(filepath.Join(s.dataOf("server"), "server", "database")); err != nil {
 		t.Fatal(err)
 	}

@@ -88,6 +88,9 @@ func (m *Member) Add(ctx context.Context, name, address string) (cluster string,
 	if err := CheckAddress(address); err != nil {
 		return "", errors.Trace(err)
 	}
+	if !nameForm.MatchString(name) {
+		return "", errors.NotValidf("the name of a server, %q,", name)
+	}
 	own := url.URL{Scheme: "https", Host: address}
 	err = m.change(ctx, "adding a server", func(ctx context.Context) error {
 		members := m.etcd.Server.Cluster().Members()

@@ -13,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +78,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Dir == "" || c.CertificateFile == "" || c.CAFile == "":
 		return errors.NotValidf("empty Dir, CertificateFile or CAFile")
-	case c.Name == "":
-		return errors.NotValidf("empty Name")
+	case !nameForm.MatchString(c.Name):
+		return errors.NotValidf("Name %q", c.Name)
 	case c.CA == nil || c.Clock == nil || c.Logger == nil:
 		return errors.NotValidf("nil CA, Clock or Logger")
 	}
@@ -94,11 +96,17 @@ func CheckAddress(address string) error {
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		return errors.NewNotValid(nil, fmt.Sprintf("the address for other servers, %s, has to name this machine: write its host name or IP address", address))
 	}
-	if port == "" || port == "0" {
-		return errors.NewNotValid(nil, fmt.Sprintf("the address for other servers, %s, needs a port, which stays the same", address))
+	if net.ParseIP(host) == nil && !nameForm.MatchString(host) {
+		return errors.NewNotValid(nil, fmt.Sprintf("the address for other servers, %q, has neither a host name nor an IP address", address))
+	}
+	if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
+		return errors.NewNotValid(nil, fmt.Sprintf("the address for other servers, %s, needs a port from 1 to 65535, which stays the same", address))
 	}
 	return nil
 }
+
+// nameForm is the form of the names of members and hosts.
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?$`)
 
 // Member is a member that runs.
 type Member struct {

@@ -207,12 +207,16 @@ func TestMemberJoins(t *testing.T) {
 	if _, err := first.Add(t.Context(), "two", "127.0.0.1:1"); !errors.Is(err, errors.AlreadyExists) {
 		t.Errorf("a second member with the name: %v", err)
 	}
+	if _, err := first.Add(t.Context(), "x=https://10.0.0.1:1,y", "127.0.0.1:1"); !errors.Is(err, errors.NotValid) {
+		t.Errorf("a member with several names: %v", err)
+	}
 	if err := second.Remove(t.Context(), "two"); !errors.Is(err, errors.NotValid) {
 		t.Errorf("a member removes itself: %v", err)
 	}
 
-	clock.Advance(61 * 24 * time.Hour)
+	clock.Advance(59 * 24 * time.Hour)
 	poll(t, "the certificate is not renewed", func() bool {
+		clock.Advance(time.Hour)
 		now, err := os.ReadFile(config.CertificateFile)
 		return err == nil && string(now) != string(before)
 	})
@@ -224,7 +228,9 @@ func TestMemberConfigErrors(t *testing.T) {
 		"0.0.0.0:7118": "has to name this machine",
 		":7118":        "has to name this machine",
 		"[::]:7118":    "has to name this machine",
-		"10.0.0.1:0":   "needs a port, which stays the same",
+		"10.0.0.1:0":   "needs a port from 1 to 65535, which stays the same",
+		"10.0.0.1:x":   "needs a port from 1 to 65535, which stays the same",
+		"a,b=c:7118":   "has neither a host name nor an IP address",
 	} {
 		if err := member.CheckAddress(address); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", address, err)

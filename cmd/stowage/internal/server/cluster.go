@@ -135,10 +135,8 @@ func (c *cluster) begin(ctx context.Context) (err error) {
 	if c.record.Address, err = c.config.peerAddress(); err != nil {
 		return errors.Trace(err)
 	}
-	for _, left := range []string{databaseDir, newDatabaseDir} {
-		if err := os.RemoveAll(c.path(left)); err != nil {
-			return errors.Annotate(err, "removing what an interrupted start has left")
-		}
+	if err := c.removeUnfinished(); err != nil {
+		return errors.Trace(err)
 	}
 	switch {
 	case len(c.config.Join) > 0:
@@ -158,6 +156,24 @@ func (c *cluster) begin(ctx context.Context) (err error) {
 		return errors.Trace(err)
 	}
 	return errors.Trace(c.write())
+}
+
+// removeUnfinished removes what an interrupted start has left. A database without a record is such a
+// thing only as long as the state is still in its file.
+func (c *cluster) removeUnfinished() error {
+	hasFile, err := c.dir.HasStateFile()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if _, err := os.Lstat(c.path(databaseDir)); err == nil && !hasFile {
+		return errors.Errorf("%s is missing, and %s has a state: put the file back, or choose another --data-dir", c.path(clusterFile), c.path(databaseDir))
+	}
+	for _, left := range []string{databaseDir, newDatabaseDir} {
+		if err := os.RemoveAll(c.path(left)); err != nil {
+			return errors.Annotate(err, "removing what an interrupted start has left")
+		}
+	}
+	return nil
 }
 
 // peerAddress returns the address of a new server for others: that which is configured, or the port

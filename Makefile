@@ -52,6 +52,7 @@ soak: packages ## Crash the agent and its disks 500 times while storage is in us
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" $(SOAK)
 
 cluster: packages ## Let servers and machines fail while storage moves between them, for ten minutes (CLUSTER='-cluster 1h -cluster-seed 1')
+	@scripts/packages ip:iproute2
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -count=1 -timeout=0 -v -run='^TestCluster$$' $(SANDBOX) ./e2e -args -cluster 10m $(CLUSTER)
 
 onefault: packages ## Fail one system call of the agent at a time, one of each class (an hour; ONEFAULT='-for 10m', -every, -help)

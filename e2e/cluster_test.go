@@ -42,6 +42,7 @@ type cluster struct {
 	rand     *rand.Rand
 	begun    time.Time
 	referee  referee
+	network  *network // nil: the servers cannot be cut off
 	servers  []*clusterServer
 	machines []*clusterMachine
 	storage  map[string]*clusterStorage
@@ -56,6 +57,9 @@ type clusterServer struct {
 	args []string
 	*process
 	paused bool
+	// host is where the server runs, if it can be cut off.
+	host *networkHost
+	cut  bool
 	// heal is when it goes on; the zero time: it runs.
 	heal time.Time
 }
@@ -134,6 +138,8 @@ func (c *cluster) start() {
 	state := []string{"--cluster-init"}
 	if c.chance(2) {
 		state = []string{"--etcd-endpoints", c.startEtcd()}
+	} else {
+		c.network = newNetwork(c, c.dir)
 	}
 	c.say("the state: %s", state)
 	c.referee = referee{dir: filepath.Join(c.dir, "referee"), knows: pick(c.rand, []string{"terms", "list", "nothing"})}
@@ -165,23 +171,31 @@ func (c *cluster) start() {
 
 	var urls []string
 	for i, name := range []string{"server", "second", "third"} {
+		s := &clusterServer{name: name}
 		address := freeAddress(c)
-		if i == 0 {
-			address = c.address
+		if c.network != nil {
+			s.host = c.network.add()
+			address = s.host.address + ":7117"
 		}
 		urls = append(urls, "https://"+address)
-		s := &clusterServer{name: name, args: []string{
-			"--listen", address, "--peer-address", freeAddress(c), "--provider=shared=" + c.referee.path("provider"),
-			"--unreachable-after", "2s", "--retry-min", "300ms",
-		}}
-		join := append(slices.Clone(s.args), state...)
-		if len(state) > 1 {
-			s.args = join
+		s.args = []string{
+			"--listen", address, "--provider=shared=" + c.referee.path("provider"), "--unreachable-after", "2s", "--retry-min", "300ms",
 		}
+		if c.network == nil {
+			s.args = append(s.args, state...)
+		}
+		first := slices.Clone(s.args)
 		if i > 0 {
-			join = append(slices.Clone(s.args), "--join", urls[0], "--token", strings.TrimSpace(c.must("token", "create", "--role", "server").Stdout))
+			first = append(first, "--join", urls[0], "--token", strings.TrimSpace(c.must("token", "create", "--role", "server").Stdout))
+		} else if c.network != nil {
+			first = append(first, state...)
 		}
-		s.process = c.launch(name, "server", "listening on ", join...)
+		c.startServerOf(s, first...)
+		select {
+		case <-s.Listening:
+		case <-time.After(waitTimeout):
+			c.Fatalf("%s is not ready", name)
+		}
 		c.servers = append(c.servers, s)
 	}
 	for i, name := range []string{"web", "db", "cache"} {
@@ -193,6 +207,16 @@ func (c *cluster) start() {
 		c.powerOn(m, "--token", c.token())
 		c.poll(name+" does not join", func() bool { return c.machinesOf()[name] == "up" })
 	}
+}
+
+// startServerOf starts a server, without waiting for it.
+func (c *cluster) startServerOf(s *clusterServer, args ...string) {
+	c.Helper()
+	if s.host != nil {
+		c.binary = s.host.enter
+	}
+	s.process = c.begin(s.name, "server", "listening on ", args...)
+	c.binary = stowage
 }
 
 // machinesOf is machines, without the checks of a test that nothing disturbs.
@@ -350,7 +374,12 @@ func (c *cluster) heal(all bool) {
 			c.signal(s.process, unix.SIGCONT)
 			continue
 		}
-		s.process = c.begin(s.name, "server", "listening on ", s.args...)
+		if s.cut {
+			s.cut = false
+			c.network.mend(s.host)
+			continue
+		}
+		c.startServerOf(s, s.args...)
 	}
 	for _, m := range c.machines {
 		if !due(m.heal) {
@@ -371,6 +400,11 @@ func (c *cluster) heal(all bool) {
 	for _, s := range c.servers {
 		select {
 		case <-s.Ended:
+			if s.cut {
+				s.cut = false
+				c.network.mend(s.host)
+				s.heal = time.Time{}
+			}
 			if s.heal.IsZero() {
 				c.happen("server exits", s.name)
 				s.heal = c.soon(3)
@@ -406,6 +440,12 @@ func (c *cluster) disturb() {
 	if c.chance(2) {
 		s := pick(c.rand, c.servers)
 		if !s.heal.IsZero() {
+			return
+		}
+		if c.network != nil && c.chance(3) {
+			c.happen("cut a server off", s.name)
+			c.network.cut(s.host)
+			s.cut, s.heal = true, c.soon(30)
 			return
 		}
 		switch c.rand.IntN(4) {

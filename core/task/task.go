@@ -1,0 +1,304 @@
+// Package task has what a server asks the agent of a machine to do besides provisioning: the parts of
+// users' requests that need the files and the providers of that machine. The kinds of tasks are a
+// fixed list, each with its own arguments and its own result; none of them runs a command.
+//
+// A task may be interrupted at any moment, and the user then repeats the request. So each kind has the
+// same effect when it is repeated.
+package task
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+)
+
+// Limits on the size of tasks in JSON, in bytes.
+const (
+	MaxRequest = 64 << 10
+	MaxResult  = 256 << 10
+)
+
+// Kind is a kind of task.
+type Kind string
+
+// The kinds of tasks.
+const (
+	// KindInspect reads what is to be imported.
+	KindInspect Kind = "inspect"
+	// KindImport makes a provider take over a file or directory.
+	KindImport Kind = "import"
+	// KindScan lists the objects of the machine's providers that the state may not have.
+	KindScan Kind = "scan"
+	// KindTag replaces the resource tags of objects.
+	KindTag Kind = "tag"
+	// KindDelete destroys an object.
+	KindDelete Kind = "delete"
+)
+
+// Task is a task as the agent of its machine sees it.
+type Task struct {
+	ID string `json:"id"`
+	// Request is a [Request]; see [ParseRequest].
+	Request json.RawMessage `json:"request"`
+	// Claim is what the agent began the task with; empty: it may still be begun.
+	Claim string `json:"claim,omitempty"`
+	// Cancelled says that nobody waits for the answer any more.
+	Cancelled bool `json:"cancelled,omitempty"`
+}
+
+// Request is what is to be done: exactly one field is set.
+type Request struct {
+	Inspect *Inspect `json:"inspect,omitempty"`
+	Import  *Import  `json:"import,omitempty"`
+	Scan    *Scan    `json:"scan,omitempty"`
+	Tag     *Tag     `json:"tag,omitempty"`
+	Delete  *Delete  `json:"delete,omitempty"`
+}
+
+// Result is the result of a task, in the field of its kind.
+type Result struct {
+	Inspect *Inspected `json:"inspect,omitempty"`
+	Import  *Imported  `json:"import,omitempty"`
+	Scan    *Scanned   `json:"scan,omitempty"`
+	Tag     *Tagged    `json:"tag,omitempty"`
+	Delete  *Deleted   `json:"delete,omitempty"`
+}
+
+// Inspect names what to read: a path, or a block device that shows a file.
+type Inspect struct {
+	// Path is absolute, and empty if there is a device, or nothing to read.
+	Path string `json:"path,omitempty"`
+	// Device is the name of a block device, such as loop7.
+	Device string `json:"device,omitempty"`
+}
+
+// Inspected says what is there.
+type Inspected struct {
+	// Path is that of the file.
+	Path string `json:"path,omitempty"`
+	// Contents is nil if there is no file.
+	Contents *Contents `json:"contents,omitempty"`
+	// Reserved are directories and files of the agent, which must not be mounted on, in or above.
+	Reserved []string `json:"reserved,omitempty"`
+}
+
+// Contents is what was recognised in a file. Size is in bytes; without a known filesystem at its
+// start, the other fields are empty.
+type Contents struct {
+	Size       uint64 `json:"size"`
+	Filesystem string `json:"filesystem,omitempty"`
+	UUID       string `json:"uuid,omitempty"`
+}
+
+// Import describes what a provider is to take over.
+type Import struct {
+	Provider string `json:"provider"`
+	// Volume says that a volume is imported, and not a filesystem.
+	Volume bool `json:"volume,omitempty"`
+	// Path is the absolute path of the file or directory.
+	Path string `json:"path"`
+	// Device is a block device that shows the file, and is detached first.
+	Device string `json:"device,omitempty"`
+	// Copy, of a volume, leaves the file where it is.
+	Copy bool `json:"copy,omitempty"`
+	// Reread asks for the contents of the volume afterwards: an earlier import has moved the file.
+	Reread       bool              `json:"reread,omitempty"`
+	Attributes   map[string]any    `json:"attributes,omitempty"`
+	ResourceTags map[string]string `json:"resource-tags"`
+}
+
+// Imported describes the volume or filesystem that has been taken over. Size is in MiB. A filesystem
+// has no more than an ID and a size.
+type Imported struct {
+	ID         string `json:"id"`
+	Size       uint64 `json:"size"`
+	HardwareID string `json:"hardware-id,omitempty"`
+	WWN        string `json:"wwn,omitempty"`
+	Persistent bool   `json:"persistent,omitempty"`
+	// Contents is set if they were asked for.
+	Contents *Contents `json:"contents,omitempty"`
+}
+
+// Scan asks for a part of the list of objects.
+type Scan struct {
+	// After is the Next of the part before; empty: the first part.
+	After string `json:"after,omitempty"`
+}
+
+// Scanned is a part of a list of objects. It may omit those that the state has, as far as the agent
+// knows.
+type Scanned struct {
+	Objects []Object `json:"objects"`
+	// Next is empty in the last part.
+	Next string `json:"next,omitempty"`
+}
+
+// Object is a volume or filesystem that a provider has. SizeMiB, Path and the last three fields are
+// those of storage.OwnedObject.
+type Object struct {
+	Ref
+	SizeMiB      uint64            `json:"size-mib"`
+	ResourceTags map[string]string `json:"resource-tags,omitempty"`
+	Path         string            `json:"path,omitempty"`
+	Attached     bool              `json:"attached,omitempty"`
+	Incomplete   bool              `json:"incomplete,omitempty"`
+	Released     bool              `json:"released,omitempty"`
+}
+
+// Ref identifies an object: Kind is "volume" or "filesystem", and ID is the provider's.
+type Ref struct {
+	Provider string `json:"provider"`
+	Kind     string `json:"kind"`
+	ID       string `json:"id"`
+}
+
+// Owned is an object that is known to have an owner. A task leaves an object with another one alone.
+type Owned struct {
+	Ref
+	ModelUUID  string `json:"model-uuid"`
+	EntityUUID string `json:"entity-uuid"`
+}
+
+// Tag lists objects with their new resource tags. Objects that do not exist are left out.
+type Tag struct {
+	Objects []Tags `json:"objects"`
+}
+
+// Tags are the new resource tags of an object.
+type Tags struct {
+	Owned
+	ResourceTags map[string]string `json:"resource-tags"`
+}
+
+// Tagged is the result of [KindTag].
+type Tagged struct{}
+
+// Delete names an object to destroy. One that is attached is left alone.
+type Delete struct {
+	Owned
+	// Now destroys data that would be kept in the trash for some time.
+	Now bool `json:"now,omitempty"`
+}
+
+// Deleted is the result of [KindDelete].
+type Deleted struct {
+	// KeptSeconds is how long the data is kept in the trash; 0: it is destroyed.
+	KeptSeconds int64 `json:"kept-seconds,omitempty"`
+}
+
+// Kind returns the kind of the request. It is empty unless exactly one field is set.
+func (r Request) Kind() Kind {
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil)
+}
+
+// Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
+func (r Result) Kind() Kind {
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil)
+}
+
+func kindOf(set ...bool) Kind {
+	n := slices.Index(set, true)
+	if n < 0 || slices.Contains(set[n+1:], true) {
+		return ""
+	}
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete}[n]
+}
+
+// Changes reports whether tasks of the kind change something. An agent carries those out one after the
+// other.
+func (k Kind) Changes() bool { return k != KindInspect && k != KindScan }
+
+// Validate returns an error that satisfies errors.IsNotValid unless the request can be carried out.
+func (r Request) Validate() error {
+	var err error
+	switch r.Kind() {
+	case KindInspect:
+		err = r.Inspect.validate()
+	case KindImport:
+		err = r.Import.validate()
+	case KindScan:
+	case KindTag:
+		for _, o := range r.Tag.Objects {
+			if err == nil {
+				err = o.validate()
+			}
+		}
+	case KindDelete:
+		err = r.Delete.validate()
+	default:
+		err = errors.New("not exactly one kind")
+	}
+	if err != nil {
+		return errors.NewNotValid(err, fmt.Sprintf("task %q", r.Kind()))
+	}
+	return nil
+}
+
+func (i *Inspect) validate() error {
+	switch {
+	case i.Path != "" && i.Device != "":
+		return errors.New("both a path and a device")
+	case i.Path != "":
+		return CheckPath(i.Path)
+	}
+	return checkDevice(i.Device)
+}
+
+func (i *Import) validate() error {
+	switch {
+	case i.Provider == "":
+		return errors.New("no provider")
+	case !i.Volume && (i.Device != "" || i.Copy || i.Reread):
+		return errors.New("a filesystem is imported from its directory, without a device or a copy")
+	}
+	if err := CheckPath(i.Path); err != nil {
+		return err
+	}
+	return checkDevice(i.Device)
+}
+
+func (o *Owned) validate() error {
+	switch {
+	case o.Provider == "" || o.ID == "":
+		return errors.New("an object without a provider or an ID")
+	case o.Kind != "volume" && o.Kind != "filesystem":
+		return fmt.Errorf("an object of kind %q", o.Kind)
+	case o.ModelUUID == "" || o.EntityUUID == "":
+		return fmt.Errorf("%s %s without an owner", o.Kind, o.ID)
+	}
+	return nil
+}
+
+// CheckPath returns an error that satisfies errors.IsNotValid unless the path is absolute, and in its
+// shortest form.
+func CheckPath(p string) error {
+	if !path.IsAbs(p) || path.Clean(p) != p {
+		return errors.NewNotValid(nil, fmt.Sprintf("%q is not an absolute path in its shortest form", p))
+	}
+	return nil
+}
+
+// checkDevice returns an error if a name is that of a file elsewhere.
+func checkDevice(name string) error {
+	if strings.Contains(name, "/") || name == "." || name == ".." {
+		return fmt.Errorf("%q is not the name of a block device", name)
+	}
+	return nil
+}
+
+// ParseRequest returns a valid request. It refuses what it does not know, since an agent that ignored a
+// part of a request would do something else. The error satisfies errors.IsNotValid.
+func ParseRequest(data []byte) (Request, error) {
+	var r Request
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		return Request{}, errors.NewNotValid(err, "reading a task")
+	}
+	return r, r.Validate()
+}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -209,6 +210,28 @@ func (st *State) StampsDone() error {
 		tx.remove(unstampedKey)
 		tx.remove(addedKey)
 		tx.remove(copyKey)
+		return nil
+	})
+}
+
+// AdoptedStamped records that the resource tags of entities that [State.Adopt] or [State.Recover] has added
+// are set.
+func (st *State) AdoptedStamped(entities []CopiedEntity) error {
+	stamped := make(map[entityTag]bool, len(entities))
+	for _, e := range entities {
+		stamped[entityTag(e.Tag.String())] = true
+	}
+	return st.update(func(tx *txn) error {
+		pending, ok := read[copyRecord](&tx.reader, addedKey)
+		if !ok {
+			return nil
+		}
+		pending.Entities = slices.DeleteFunc(pending.Entities, func(e copiedRecord) bool { return stamped[e.Tag] })
+		if len(pending.Entities) == 0 {
+			tx.remove(addedKey)
+		} else {
+			tx.write(addedKey, &pending)
+		}
 		return nil
 	})
 }

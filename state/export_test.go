@@ -24,6 +24,8 @@ func CheckStore(store kv.Store) (problems []string) {
 	found := make(map[string]indexEntry)
 	bearers, wantBearers := make(map[string]bearersRecord), make(map[string]bearersRecord)
 	named, wantNamed := make(map[string]machineTag), make(map[string]machineTag)
+	tasks, wantTasks := make(map[string]bool), make(map[string]bool) // whether each is open
+	deletions, wantDeletions := make(map[string]string), make(map[string]string)
 	retries, retried := make(map[string]bool), []string(nil)
 	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
@@ -89,6 +91,26 @@ func CheckStore(store kv.Store) (problems []string) {
 			case strings.HasPrefix(key, userPrefix):
 				_, err := decodeAt[userRecord](key, data)
 				return err
+			case strings.HasPrefix(key, "task/"):
+				record, err := decodeAt[taskRecord](key, data)
+				tasks[key] = record.Ended.IsZero()
+				if record.Ended.IsZero() && record.Deletes != "" {
+					wantDeletions[deletionKey(record.Deletes)] = lastComponent(key)
+				}
+				return err
+			case strings.HasPrefix(key, tasksPrefix):
+				list, err := decodeAt[tasksRecord](key, data)
+				for _, id := range list.Open {
+					wantTasks[taskKey(machineTag(key[len(tasksPrefix):]), id)] = true
+				}
+				for _, id := range list.Ended {
+					wantTasks[taskKey(machineTag(key[len(tasksPrefix):]), id)] = false
+				}
+				return err
+			case strings.HasPrefix(key, "deletion/"):
+				id, err := decodeAt[string](key, data)
+				deletions[key] = id
+				return err
 			case strings.HasPrefix(key, "session/"):
 				_, err := decodeAt[sessionRecord](key, data)
 				return err
@@ -140,6 +162,12 @@ func CheckStore(store kv.Store) (problems []string) {
 	}
 	if !reflect.DeepEqual(named, wantNamed) {
 		problems = append(problems, fmt.Sprintf("the index of names of machines is\n\t%v\nwant\n\t%v", named, wantNamed))
+	}
+	if !reflect.DeepEqual(tasks, wantTasks) {
+		problems = append(problems, fmt.Sprintf("the lists of tasks are\n\t%v\nwant\n\t%v", wantTasks, tasks))
+	}
+	if !reflect.DeepEqual(deletions, wantDeletions) {
+		problems = append(problems, fmt.Sprintf("the deletions are\n\t%v\nwant\n\t%v", deletions, wantDeletions))
 	}
 	if !reflect.DeepEqual(bearers, wantBearers) {
 		problems = append(problems, fmt.Sprintf("the index of block devices is\n\t%v\nwant\n\t%v", bearers, wantBearers))

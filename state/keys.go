@@ -30,6 +30,7 @@ const (
 	callPrefix     = "call/"
 	userPrefix     = "user/"
 	machinesPrefix = "machine/"
+	tasksPrefix    = "tasks/"
 
 	// machineComponent is the last component of the key of a machine's record.
 	machineComponent = "machine"
@@ -37,6 +38,17 @@ const (
 
 // tokenKey is the key of a token, by its ID.
 func tokenKey(id string) string { return tokenPrefix + id }
+
+// tasksKey is the key of the list of a machine's tasks.
+func tasksKey(machine machineTag) string { return tasksPrefix + string(machine) }
+
+// taskPrefix is the prefix of what the watchers of a machine's tasks watch.
+func taskPrefix(machine machineTag) string { return "task/" + string(machine) + "/" }
+
+func taskKey(machine machineTag, id string) string { return taskPrefix(machine) + id }
+
+// deletionKey is the key of the ID of the task that destroys the object with a UUID.
+func deletionKey(uuid string) string { return "deletion/" + uuid }
 
 // userKey is the key of a user, by name.
 func userKey(name string) string { return userPrefix + name }

@@ -412,6 +412,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 		if len(unnamed) > 0 {
 			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
 		}
+		tx.removeTasksOf(at)
 		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), machineKey(at)} {
 			tx.remove(key)
 		}

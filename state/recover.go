@@ -351,6 +351,8 @@ func (r *recovery) addObject(o Recovered) RecoverResult {
 		return RecoverResult{Outcome: RecoverKnown, Name: name}
 	case o.ProviderID == "":
 		return skip("it has no ID")
+	case r.tx.has(deletionKey(o.Owner.EntityUUID)):
+		return skip("it is being deleted")
 	}
 	var i *instance
 	if o.VolumeUUID != "" {

@@ -220,7 +220,13 @@ func (h *Handler) accessors(r *http.Request) (storageprovisioner.Accessors, erro
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return h.config.State.ForSession(s), nil
+	return agent{h.config.State.ForSession(s), h.config.State.TasksForSession(s)}, nil
+}
+
+// agent is what an agent may use.
+type agent struct {
+	*state.Accessor
+	*state.MachineTasks
 }
 
 // stream serves a stream until its session ends.

@@ -21,6 +21,7 @@ import (
 	"github.com/juju/clock/testclock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/api"
 	"github.com/stowage-io/stowage/apiserver/admission"
@@ -28,6 +29,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state"
@@ -273,6 +275,48 @@ func TestAgentIsAdmitted(t *testing.T) {
 	}
 	if err := client.Accessors().SetStatus([]params.EntityStatusArgs{{Tag: "volume-0", Status: "error"}}); !errors.Is(err, errors.Unauthorized) {
 		t.Errorf("the status of a volume of the environment: %v", err)
+	}
+}
+
+// An agent sees, begins and answers the tasks of its machine, and of no other.
+// Promise S24.
+func TestAgentHasOnlyItsTasks(t *testing.T) {
+	w := newWorld(t)
+	web, db := w.enrol("web"), w.enrol("db")
+	client, other := web.dial().Tasks(), db.dial().Tasks()
+	for _, a := range []*agent{web, db} {
+		w.await("a connection", func() bool { return w.CheckReachable(a.machine) == nil })
+	}
+	changes, err := client.WatchTasks()
+	w.must(err)
+	defer func() { w.must(worker.Stop(changes)) }()
+	<-changes.Changes()
+	id, err := w.CreateTask(web.machine, task.Request{Scan: &task.Scan{}}, time.Minute)
+	w.must(err)
+	<-changes.Changes()
+	if open, err := other.Tasks(); err != nil || len(open) != 0 {
+		t.Errorf("the other machine has the tasks %+v, %v", open, err)
+	}
+	result := task.Result{Scan: &task.Scanned{Objects: []task.Object{{SizeMiB: 1}}}}
+	refuse := func(when string) {
+		t.Helper()
+		for _, err := range []error{other.BeginTask(id, "run"), other.AnswerTask(id, result, nil)} {
+			if !errors.Is(err, errors.NotFound) {
+				t.Errorf("another machine's task, %s: %v", when, err)
+			}
+		}
+	}
+	refuse("before it was begun")
+	open, err := client.Tasks()
+	w.must(err)
+	if len(open) != 1 || open[0].ID != id {
+		t.Errorf("the machine has the tasks %+v", open)
+	}
+	w.must(client.BeginTask(id, "run"))
+	refuse("while it is carried out")
+	w.must(client.AnswerTask(id, result, nil))
+	if now, err := w.Task(web.machine, id); err != nil || !now.Ended || len(now.Result.Scan.Objects) != 1 {
+		t.Errorf("the task is %+v, %v", now, err)
 	}
 }
 

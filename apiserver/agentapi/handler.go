@@ -25,8 +25,8 @@ type Logger interface {
 type Config struct {
 	// Authenticate returns the accessors that the sender of a request may use: those of its
 	// scope, which check every entity of every call. Their optional capabilities are served
-	// too, and the recording of block devices, if they are a diskmanager.BlockDeviceSetter or a
-	// diskmanager.BlockDeviceUpdater. Their methods may be called concurrently. An error that satisfies
+	// too, and so are the recording of block devices and tasks, if they are a
+	// diskmanager.BlockDeviceSetter, a diskmanager.BlockDeviceUpdater or a [TaskAccessor]. Their methods may be called concurrently. An error that satisfies
 	// errors.Is(err, errors.Unauthorized) or errors.Is(err, errors.Forbidden) refuses the
 	// agent for good, and is sent to it. After any other error the agent tries again. A
 	// stream is authenticated once, when it begins: to end it, cancel the context of its

@@ -7,7 +7,10 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/internal/agentwire"
+	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	sp "github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -69,15 +72,32 @@ var methods = map[string]method{
 		return config.AllAttrs(), nil
 	}),
 
+	"Tasks": newMethod(func(a TaskAccessor, _ []struct{}) (any, error) { return a.Tasks() }),
+	"BeginTask": write(each(func(a TaskAccessor, b agentwire.TaskBegin) error {
+		return a.BeginTask(b.ID, b.Claim)
+	})),
+	"AnswerTask": write(each(func(a TaskAccessor, answer agentwire.TaskAnswer) error {
+		return a.AnswerTask(answer.ID, answer.Result, answer.Error)
+	})),
+
 	"SetMachineBlockDevices": write(diskmanager.BlockDeviceSetter.SetMachineBlockDevices),
-	"UpdateMachineBlockDevices": write(func(u diskmanager.BlockDeviceUpdater, all []agentwire.BlockDeviceChanges) error {
-		for _, c := range all {
-			if err := u.UpdateMachineBlockDevices(c.Changed, c.Gone); err != nil {
-				return err
-			}
-		}
-		return nil
-	}),
+	"UpdateMachineBlockDevices": write(each(func(u diskmanager.BlockDeviceUpdater, c agentwire.BlockDeviceChanges) error {
+		return u.UpdateMachineBlockDevices(c.Changed, c.Gone)
+	})),
+}
+
+// TaskAccessor is an optional capability of an agent's accessors: what the agent is asked to do besides
+// provisioning.
+type TaskAccessor interface {
+	// WatchTasks returns a watcher that notifies when a task of the machine changes.
+	WatchTasks() (watcher.NotifyWatcher, error)
+	// Tasks returns the tasks that may be begun, or have been begun and not answered.
+	Tasks() ([]task.Task, error)
+	// BeginTask begins a task. claim identifies the run of the agent, which alone may begin the task
+	// again. The error satisfies errors.IsNotFound if the task can no longer be begun.
+	BeginTask(id, claim string) error
+	// AnswerTask ends a task that was begun. The first answer counts.
+	AnswerTask(id string, result task.Result, failure *params.Error) error
 }
 
 // capability returns the accessors of an agent as an interface I.
@@ -136,6 +156,18 @@ func write[I, A any](do func(I, []A) error) method {
 	return newMethod(func(i I, args []A) (any, error) { return nil, do(i, args) })
 }
 
+// each returns a function that calls do for each argument, until it fails.
+func each[I, A any](do func(I, A) error) func(I, []A) error {
+	return func(i I, args []A) error {
+		for _, arg := range args {
+			if err := do(i, arg); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // watchMethod is a method that starts a watcher.
 type watchMethod struct {
 	offered func(sp.Accessors) bool
@@ -160,6 +192,7 @@ var watchMethods = map[string]watchMethod{
 	"WatchRetries":                 watch(sp.RetryAccessor.WatchRetries),
 	"WatchFormats":                 watch(sp.FormatAccessor.WatchFormats),
 	"WatchForEnvironConfigChanges": watch(sp.EnvironAccessor.WatchForEnvironConfigChanges),
+	"WatchTasks":                   watch(TaskAccessor.WatchTasks),
 	"WatchBlockDevices":            watchMachine(sp.VolumeAccessor.WatchBlockDevices),
 	"WatchMachine":                 watchMachine(sp.MachineAccessor.WatchMachine),
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -54,6 +55,19 @@ type Answer[R any] struct {
 type BlockDeviceChanges struct {
 	Changed []storage.BlockDevice `json:"changed"`
 	Gone    []string              `json:"gone"`
+}
+
+// TaskBegin is the argument of BeginTask.
+type TaskBegin struct {
+	ID    string `json:"id"`
+	Claim string `json:"claim"`
+}
+
+// TaskAnswer is the argument of AnswerTask: a result, or an error.
+type TaskAnswer struct {
+	ID     string        `json:"id"`
+	Error  *params.Error `json:"error,omitempty"`
+	Result task.Result   `json:"result"`
 }
 
 // Type says what a message on a stream means.

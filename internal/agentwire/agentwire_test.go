@@ -9,6 +9,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -19,10 +20,13 @@ func TestWireFormat(t *testing.T) {
 	for want, value := range map[string]any{
 		`{"args":["volume-0"]}`: agentwire.Call[string]{Args: []string{"volume-0"}},
 		`{"result":[1]}`:        agentwire.Answer[[]int]{Result: []int{1}},
-		`{"error":{"message":"m","code":"c"},"result":null}`: agentwire.Answer[any]{Error: failure},
-		`{"changed":null,"gone":["sda"]}`:                    agentwire.BlockDeviceChanges{Changed: []storage.BlockDevice(nil), Gone: []string{"sda"}},
-		`{"type":"alive"}`:                                   agentwire.Message{Type: agentwire.Alive},
-		`{"type":"hello","methods":["Life"]}`:                agentwire.Message{Type: agentwire.Hello, Methods: []string{"Life"}},
+		`{"error":{"message":"m","code":"c"},"result":null}`:        agentwire.Answer[any]{Error: failure},
+		`{"changed":null,"gone":["sda"]}`:                           agentwire.BlockDeviceChanges{Changed: []storage.BlockDevice(nil), Gone: []string{"sda"}},
+		`{"id":"a","claim":"b"}`:                                    agentwire.TaskBegin{ID: "a", Claim: "b"},
+		`{"id":"a","error":{"message":"m","code":"c"},"result":{}}`: agentwire.TaskAnswer{ID: "a", Error: failure},
+		`{"id":"a","result":{"delete":{"kept-seconds":1}}}`:         agentwire.TaskAnswer{ID: "a", Result: task.Result{Delete: &task.Deleted{KeptSeconds: 1}}},
+		`{"type":"alive"}`:                                          agentwire.Message{Type: agentwire.Alive},
+		`{"type":"hello","methods":["Life"]}`:                       agentwire.Message{Type: agentwire.Hello, Methods: []string{"Life"}},
 		`{"type":"start","watcher":1,"method":"M","args":["a"]}`: agentwire.Message{
 			Type: agentwire.Start, Watcher: 1, Method: "M", Args: []string{"a"},
 		},

@@ -1,0 +1,181 @@
+package executor_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/executor"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/core/task"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/leaktest"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/providerfake"
+)
+
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
+
+// world is a machine with a provider of volumes (disk), whose data directory has one of filesystems
+// (rootfs).
+type world struct {
+	*executor.Executor
+	t    *testing.T
+	dir  string
+	disk *providerfake.Provider
+	// known are the IDs of the objects that the state has.
+	known []string
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, dir: t.TempDir(), disk: providerfake.New(providerfake.Options{
+		Scope: storage.ScopeMachine, Unsupported: []storage.StorageKind{storage.StorageKindFilesystem},
+	})}
+	w.must(os.MkdirAll(filepath.Join(w.dir, "storage", "disk"), 0o700))
+	w.Executor = executor.New(executor.Config{
+		Registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"disk": w.disk}},
+		Dir:      datadir.Dir(w.dir),
+		Clock:    clock.WallClock,
+		Owners: func(objects []inventory.Object) ([]storage.Owner, error) {
+			owners := make([]storage.Owner, len(objects))
+			for n, o := range objects {
+				if slices.Contains(w.known, o.ID) {
+					owners[n] = storage.Owner{ModelUUID: "m", EntityUUID: "e-0"}
+				}
+			}
+			return owners, nil
+		},
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(errors.ErrorStack(err))
+	}
+}
+
+// add makes a volume whose owner is m and e-NUMBER, with as many more bytes of tags.
+func (w *world) add(number, bytes int) task.Owned {
+	w.t.Helper()
+	o := task.Owned{ModelUUID: "m", EntityUUID: fmt.Sprint("e-", number), Ref: task.Ref{Provider: "disk", Kind: "volume", ID: fmt.Sprintf("vol-0/%d", number)}}
+	made, err := w.disk.CreateVolumes(envcontext.New(w.t.Context()), []storage.VolumeParams{{
+		Tag: names.NewVolumeTag(fmt.Sprint("0/", number)), Size: 10,
+		ResourceTags: map[string]string{storage.ModelUUIDTag: o.ModelUUID, storage.EntityUUIDTag: o.EntityUUID, "more": strings.Repeat("x", bytes)},
+	}})
+	w.must(err)
+	w.must(made[0].Error)
+	return o
+}
+
+func (w *world) ids() []string {
+	var ids []string
+	for _, v := range w.disk.Volumes() {
+		ids = append(ids, v.VolumeId)
+	}
+	return ids
+}
+
+// A scan has all objects that the state may not have, in parts that fit into a result.
+func TestScanInParts(t *testing.T) {
+	w := newWorld(t)
+	const all = 20
+	for number := range all {
+		w.add(number, 20<<10)
+	}
+	w.known = []string{"vol-0/0", "vol-0/1"} // the second has another owner than the state says
+	var found []string
+	after, parts := "", 0
+	for {
+		result, err := w.Do(t.Context(), task.Request{Scan: &task.Scan{After: after}})
+		w.must(err)
+		size := 0
+		for _, o := range result.Scan.Objects {
+			found = append(found, o.ID)
+			size += len(o.ResourceTags["more"])
+		}
+		if size > task.MaxResult {
+			t.Errorf("a part has %d bytes", size)
+		}
+		parts++
+		if after = result.Scan.Next; after == "" {
+			break
+		}
+	}
+	slices.Sort(found)
+	if len(found) != all-1 || len(slices.Compact(found)) != all-1 || slices.Contains(found, "vol-0/0") || parts < 3 {
+		t.Errorf("%d parts have %d objects: %q", parts, len(found), found)
+	}
+}
+
+// Only an object that has the expected owner is deleted or tagged, and none that is in use.
+func TestObjectsOfOthersStay(t *testing.T) {
+	w := newWorld(t)
+	mine := w.add(1, 0)
+	other := mine
+	other.EntityUUID = "e-2"
+	_, err := w.Do(t.Context(), task.Request{Tag: &task.Tag{Objects: []task.Tags{{Owned: other, ResourceTags: map[string]string{"a": "b"}}}}})
+	w.must(err)
+	if calls := w.disk.Count("TagVolumes"); calls != 0 {
+		t.Errorf("another owner's volume was tagged")
+	}
+	for what, test := range map[string]struct {
+		object task.Owned
+		kind   errors.ConstError
+		says   string
+	}{
+		"another owner": {other, errors.NotValid, "volume vol-0/1 has another owner now"},
+		"none":          {task.Owned{Ref: task.Ref{Provider: "disk", Kind: "volume", ID: "x"}, ModelUUID: "m", EntityUUID: "e"}, errors.NotFound, "does not exist any more"},
+	} {
+		_, err := w.Do(t.Context(), task.Request{Delete: &task.Delete{Owned: test.object}})
+		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	attachment := []storage.VolumeAttachmentParams{{
+		AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0"), InstanceId: "i"}, Volume: names.NewVolumeTag("0/1"), VolumeId: mine.ID,
+	}}
+	_, err = w.disk.AttachVolumes(envcontext.New(t.Context()), attachment)
+	w.must(err)
+	if _, err := w.Do(t.Context(), task.Request{Delete: &task.Delete{Owned: mine}}); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("in use: %v", err)
+	}
+	_, err = w.disk.DetachVolumes(envcontext.New(t.Context()), attachment)
+	w.must(err)
+	result, err := w.Do(t.Context(), task.Request{Delete: &task.Delete{Owned: mine}})
+	if err != nil || result.Delete == nil || result.Delete.KeptSeconds != 0 || len(w.ids()) != 0 {
+		t.Errorf("deleted: %+v, %v; volumes %q", result, err, w.ids())
+	}
+}
+
+// What a request names is read as a path of a user is: no link is followed.
+func TestInspect(t *testing.T) {
+	w := newWorld(t)
+	file := filepath.Join(w.dir, "file")
+	w.must(os.WriteFile(file, make([]byte, 4<<20), 0o600))
+	w.must(os.Symlink(file, filepath.Join(w.dir, "link")))
+	result, err := w.Do(t.Context(), task.Request{Inspect: &task.Inspect{Path: file}})
+	if err != nil || *result.Inspect.Contents != (task.Contents{Size: 4 << 20}) || !slices.Equal(result.Inspect.Reserved, []string{w.dir}) {
+		t.Errorf("%+v, %v", result.Inspect, err)
+	}
+	if result, err := w.Do(t.Context(), task.Request{Inspect: &task.Inspect{Path: filepath.Join(w.dir, "none")}}); err != nil || result.Inspect.Contents != nil {
+		t.Errorf("nothing there: %+v, %v", result.Inspect, err)
+	}
+	for path, want := range map[string]string{"link": "is a symbolic link", "storage": "is not a regular file"} {
+		if _, err := w.Do(t.Context(), task.Request{Inspect: &task.Inspect{Path: filepath.Join(w.dir, path)}}); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if _, err := w.Do(t.Context(), task.Request{Inspect: &task.Inspect{Device: "none"}}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("no device: %v", err)
+	}
+}

@@ -209,6 +209,7 @@ const (
 	machineAccessors   = "accessors"
 	machineProvisioner = "storage-provisioner"
 	trashCollector     = "trash"
+	taskExecutor       = "tasks"
 )
 
 // manifolds returns the workers that the engine keeps running. They share the client, which
@@ -221,6 +222,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			return diskmanager.New(diskmanager.Config{Publisher: a.client.Accessors(), Clock: a.config.Clock})
 		}),
 		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
+		taskExecutor:     process.Start(a.startTasks),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.client.Accessors()),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, a.machine.String()),

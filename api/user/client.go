@@ -135,10 +135,14 @@ func (c *Client) change(ctx context.Context, verb string, names []string) error 
 	return err
 }
 
-// Orphans returns the orphans, and other objects of providers that belong to no storage.
-func (c *Client) Orphans(ctx context.Context) ([]Orphan, error) {
-	result, err := get[OrphanList](ctx, c, "orphans")
-	return result.Orphans, err
+// Orphans returns the orphans, and other objects of providers that belong to no storage: those of the
+// named machine, or without a name those of all machines that are connected.
+func (c *Client) Orphans(ctx context.Context, machine string) (OrphanList, error) {
+	path := "orphans"
+	if machine != "" {
+		path += "?" + url.Values{"machine": {machine}}.Encode()
+	}
+	return get[OrphanList](ctx, c, path)
 }
 
 // Adopt adds storage for an orphan, detached.

@@ -208,6 +208,8 @@ type UserList struct {
 type ImportArgs struct {
 	Name string `json:"name"`
 	Pool string `json:"pool"`
+	// Machine is the name of the machine that has the object; empty: that of the agent.
+	Machine string `json:"machine,omitempty"`
 	// Source is the absolute path of a file or directory, or UUID=… of the
 	// filesystem on a block device.
 	Source string `json:"source"`
@@ -239,6 +241,9 @@ type Orphan struct {
 	Name string `json:"name" yaml:"name"`
 	// UUID is the object's UUID, empty if it has none.
 	UUID string `json:"uuid" yaml:"uuid"`
+	// Machine is the name of the machine of a server that has the object, and empty for what belongs to
+	// the environment, or to an agent with a state of its own.
+	Machine string `json:"machine" yaml:"machine"`
 	// Kind is "volume" or "filesystem".
 	Kind     string `json:"kind" yaml:"kind"`
 	Provider string `json:"provider" yaml:"provider"`
@@ -246,7 +251,7 @@ type Orphan struct {
 	// ID is the provider's ID of the object.
 	ID      string `json:"id" yaml:"id"`
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
-	// Path is the file or directory of its data on this machine, or empty.
+	// Path is the file or directory of its data on its machine, or empty.
 	Path string `json:"path" yaml:"path"`
 	// Attached says that a device shows the object, or that it is mounted.
 	Attached bool `json:"attached" yaml:"attached"`
@@ -258,6 +263,8 @@ type AdoptArgs struct {
 	Orphan string `json:"orphan"`
 	// As is the name for the storage; empty: the orphan's.
 	As string `json:"as"`
+	// Machine is the name of the machine that has it; empty: all are asked that are connected.
+	Machine string `json:"machine,omitempty"`
 }
 
 // DeleteOrphanArgs names an orphan to delete.
@@ -265,6 +272,8 @@ type DeleteOrphanArgs struct {
 	UUID string `json:"uuid"`
 	// Now destroys data that would be kept in the trash for a week.
 	Now bool `json:"now"`
+	// Machine is the name of the machine that has it; empty: all are asked that are connected.
+	Machine string `json:"machine,omitempty"`
 }
 
 // DeleteOrphanResult lists what was deleted.
@@ -417,9 +426,17 @@ type PoolList struct {
 	Pools []Pool `json:"pools"`
 }
 
+// NotAsked is a machine that was not asked for its objects, or has not answered.
+type NotAsked struct {
+	Machine string `json:"machine"`
+	Reason  string `json:"reason"`
+}
+
 // OrphanList is a list of orphans.
 type OrphanList struct {
 	Orphans []Orphan `json:"orphans"`
+	// NotAsked are the machines whose objects are not in the list.
+	NotAsked []NotAsked `json:"not-asked,omitempty"`
 }
 
 // Report has the reports of the workers.

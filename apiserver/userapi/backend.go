@@ -39,9 +39,10 @@ type Backend interface {
 	// Import takes over an existing object as storage, which is then attached. If it is
 	// interrupted, repeating the call completes it.
 	Import(context.Context, user.ImportArgs) (user.ChangesResult, error)
-	// Orphans returns the orphans, and other objects of providers that belong to no storage.
-	// It scans twice, some seconds apart, before it reports an object as an orphan.
-	Orphans(context.Context) ([]user.Orphan, error)
+	// Orphans returns the orphans, and other objects of providers that belong to no storage: those
+	// of the named machine, or without a name of all that are connected. It scans twice, some seconds
+	// apart, before it reports an object as an orphan.
+	Orphans(ctx context.Context, machine string) (user.OrphanList, error)
 	// Adopt adds storage for an orphan, detached.
 	Adopt(context.Context, user.AdoptArgs) (user.ChangesResult, error)
 	// DeleteOrphan destroys an orphan.

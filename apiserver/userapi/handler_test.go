@@ -51,7 +51,7 @@ func TestRoles(t *testing.T) {
 	const read, change, host = "read", "change", "host"
 	for _, op := range []struct{ method, name, body, needs string }{
 		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
-		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "pools", "", read},
+		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
@@ -59,7 +59,7 @@ func TestRoles(t *testing.T) {
 		{"POST", "remove-pools", "{}", change}, {"POST", "fence-machine", "{}", change}, {"POST", "label-machine", "{}", change},
 		{"POST", "drain-machine", "{}", change}, {"POST", "undrain-machine", "{}", change}, {"POST", "remove-machine", "{}", change},
 		{"POST", "tokens", "{}", change}, {"POST", "remove-tokens", "{}", change}, {"POST", "remove-users", "{}", change},
-		{"POST", "import", "{}", host}, {"POST", "backup", "{}", host},
+		{"POST", "import", "{}", change}, {"POST", "backup", "{}", host},
 	} {
 		for name, caller := range map[string]userapi.Caller{
 			"viewer": {Role: role.Viewer}, "admin": {Role: role.Admin}, "admin on the host": {Role: role.Admin, Local: true},
@@ -164,7 +164,9 @@ func TestUnknownCaller(t *testing.T) {
 // emptyBackend answers with nothing.
 type emptyBackend struct{ *userapitest.Backend }
 
-func (emptyBackend) Orphans(context.Context) ([]user.Orphan, error) { return nil, nil }
+func (emptyBackend) Orphans(context.Context, string) (user.OrphanList, error) {
+	return user.OrphanList{}, nil
+}
 
 func (emptyBackend) Apply(context.Context, user.ApplyArgs) (user.ApplyResult, error) {
 	return user.ApplyResult{}, nil

@@ -19,6 +19,11 @@ type body[T any] struct {
 // nothing is a request without a body, or an answer without one.
 type nothing struct{}
 
+// ofMachine is a request about one machine, or about all.
+type ofMachine struct {
+	Machine string `query:"machine" doc:"Only what the machine with this name has"`
+}
+
 // register adds all operations.
 func (h *Handler) register() {
 	b := h.config.Backend
@@ -37,11 +42,12 @@ func (h *Handler) register() {
 	tellNames(h, "format", "Make filesystems, whatever their volumes contain; each must be named in full", b.Format)
 	ask(h, "resize", toChange, "Let storage grow", b.Resize)
 	ask(h, "move", toChange, "Detach storage, and attach it to another machine", b.Move)
-	ask(h, "import", onHost, "Take over an existing object as storage", b.Import)
-	read(h, "orphans", "List the objects of providers that belong to no storage", func(ctx context.Context) (user.OrphanList, error) {
-		orphans, err := b.Orphans(ctx)
-		return user.OrphanList{Orphans: orphans}, err
-	})
+	ask(h, "import", toChange, "Take over an existing object of a machine as storage", b.Import)
+	huma.Register(h.api, h.operation(http.MethodGet, "orphans", toRead, "List the objects of providers that belong to no storage"),
+		func(ctx context.Context, args *ofMachine) (*body[user.OrphanList], error) {
+			list, err := b.Orphans(ctx, args.Machine)
+			return &body[user.OrphanList]{list}, problemOf(err)
+		})
 	ask(h, "adopt", toChange, "Add storage for an orphan, detached", b.Adopt)
 	ask(h, "delete-orphan", toChange, "Destroy an orphan", b.DeleteOrphan)
 	ask(h, "backup", onHost, "Write the state to a new file on the host", b.Backup)

@@ -193,9 +193,12 @@ func (b *Backend) Format(_ context.Context, names []string) error {
 }
 
 // Orphans implements userapi.Backend.
-func (b *Backend) Orphans(context.Context) ([]user.Orphan, error) {
-	b.record("orphans")
-	return []user.Orphan{{Name: "lost", State: user.OrphanLost}}, b.Err
+func (b *Backend) Orphans(_ context.Context, machine string) (user.OrphanList, error) {
+	b.record("orphans %q", machine)
+	return user.OrphanList{
+		Orphans:  []user.Orphan{{Name: "lost", State: user.OrphanLost}},
+		NotAsked: []user.NotAsked{{Machine: "db", Reason: "off"}},
+	}, b.Err
 }
 
 // Adopt implements userapi.Backend.

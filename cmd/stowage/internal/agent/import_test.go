@@ -219,7 +219,7 @@ func TestRefusedImportChangesNothing(t *testing.T) {
 		{"too small", func(a *user.ImportArgs) { a.Source, a.Block = small, true }, errors.NotValid, "has 1000 bytes: storage has at least 1 MiB"},
 		{"unknown UUID", func(a *user.ImportArgs) { a.Source = "UUID=99999999-2222-3333-4444-555555555555" }, errors.NotFound, "no block device has a filesystem with UUID"},
 		{"empty UUID", func(a *user.ImportArgs) { a.Source = "UUID=" }, errors.NotFound, "no block device has a filesystem with UUID"},
-		{"provider that cannot import", func(a *user.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "pool memory has provider memory, which cannot import existing storage"},
+		{"provider that cannot import", func(a *user.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "provider memory cannot import existing storage"},
 	} {
 		args := user.ImportArgs{Name: "new", Pool: "loop", Source: dir + "/fs"}
 		test.change(&args)

@@ -23,7 +23,9 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/executor"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
@@ -68,7 +70,13 @@ type Backend struct {
 	dir    datadir.Dir
 	state  *state.State
 
+	// executor carries out what concerns this process: its machine, or the environment.
+	executor *executor.Executor
+
 	changeMu sync.Mutex // see beginChange
+
+	// imports has a channel for each machine from which storage was imported; see lockImports.
+	imports sync.Map
 
 	// machineNames has the names of machines that were shown, by their tags.
 	machineNames sync.Map
@@ -83,7 +91,9 @@ func (b *Backend) isLocal() bool { return b.config.Server == nil }
 
 // New returns a backend.
 func New(config Config) *Backend {
-	return &Backend{config: config, dir: config.Dir, state: config.State}
+	return &Backend{config: config, dir: config.Dir, state: config.State, executor: executor.New(executor.Config{
+		Registry: config.Registry, Dir: config.Dir, Clock: config.Clock, Environ: config.Manager, Sockets: []string{config.SocketPath},
+	})}
 }
 
 // beginChange excludes other changes of the wanted state, so that the result of a check stays true
@@ -453,7 +463,7 @@ func fullNames(found []state.Storage) []string {
 
 // Backup implements userapi.Backend.
 func (b *Backend) Backup(ctx context.Context, args user.BackupArgs) (user.BackupResult, error) {
-	if err := checkPath(args.Path); err != nil {
+	if err := task.CheckPath(args.Path); err != nil {
 		return user.BackupResult{}, errors.Trace(err)
 	}
 	meta, err := b.config.Backup(ctx, args.Path, b.config.Clock.Now())

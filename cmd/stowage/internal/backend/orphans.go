@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -12,8 +13,8 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
-	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -27,45 +28,61 @@ const (
 	// baselineTTL is how long a first scan is valid: a client that lists orphans and then
 	// adopts one waits only once.
 	baselineTTL = time.Minute
+
+	// maxScans bounds how many machines are asked for their objects at the same time, and maxParts how
+	// many parts their lists have.
+	maxScans = 32
+	maxParts = 1000
+
+	// tagsOfTask is how many objects are tagged at a time.
+	tagsOfTask = 32
 )
 
 // orphan is an object that belongs to no storage of the state.
 type orphan struct {
 	inventory.Object
+	place place
 	state user.OrphanState
+}
+
+// is reports whether it is the same object.
+func (o orphan) is(other orphan) bool {
+	return o.place == other.place && o.Provider == other.Provider && o.Kind == other.Kind && o.ID == other.ID
 }
 
 // orphanScan is the orphans found at one time.
 type orphanScan struct {
 	at    time.Time
 	found []orphan
+	// notAsked are the machines that were not asked, or have not answered.
+	notAsked []user.NotAsked
 }
 
 // contains reports whether the scan found the same orphan.
 func (s orphanScan) contains(o orphan) bool {
-	return slices.ContainsFunc(s.found, func(f orphan) bool {
-		return f.Provider == o.Provider && f.Kind == o.Kind && f.ID == o.ID && f.state == o.state
-	})
+	return slices.ContainsFunc(s.found, func(f orphan) bool { return f.is(o) && f.state == o.state })
 }
 
-// orphans returns the objects that two scans found to belong to no storage.
-func (b *Backend) orphans(ctx context.Context) ([]orphan, error) {
-	now, err := b.scanOrphans(ctx)
+// orphans returns the objects that two scans found to belong to no storage, on the named machine or on
+// all.
+func (b *Backend) orphans(ctx context.Context, machine string) (orphanScan, error) {
+	now, err := b.scanOrphans(ctx, machine)
 	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == user.OrphanLost }) {
-		return now.found, errors.Trace(err)
+		return now, errors.Trace(err)
 	}
 	first := b.baselineFor(now)
 	if wait := rescanDelay - now.at.Sub(first.at); wait > 0 {
 		select {
 		case <-ctx.Done():
-			return nil, errors.Trace(context.Cause(ctx))
+			return orphanScan{}, errors.Trace(context.Cause(ctx))
 		case <-b.config.Clock.After(wait):
 		}
-		if now, err = b.scanOrphans(ctx); err != nil {
-			return nil, errors.Trace(err)
+		if now, err = b.scanOrphans(ctx, machine); err != nil {
+			return orphanScan{}, errors.Trace(err)
 		}
 	}
-	return slices.DeleteFunc(now.found, func(o orphan) bool { return !first.contains(o) }), nil
+	now.found = slices.DeleteFunc(now.found, func(o orphan) bool { return !first.contains(o) })
+	return now, nil
 }
 
 // baselineFor returns the first scan to compare this one with: an earlier scan that is
@@ -82,27 +99,99 @@ func (b *Backend) baselineFor(now orphanScan) orphanScan {
 }
 
 // scanOrphans lists the providers' objects, and then reads the state, so that an object that
-// is made in between is not in the list.
-func (b *Backend) scanOrphans(ctx context.Context) (orphanScan, error) {
-	inv, err := b.inventory()
+// is made in between is not in the list. Of all machines, those that do not answer are left out.
+func (b *Backend) scanOrphans(ctx context.Context, machine string) (orphanScan, error) {
+	places, notAsked, err := b.places(machine)
 	if err != nil {
 		return orphanScan{}, errors.Trace(err)
 	}
-	objects, err := inv.List(ctx)
-	if err != nil {
-		return orphanScan{}, errors.Trace(err)
+	lists, errs := make([][]inventory.Object, len(places)), make([]error, len(places))
+	var scans sync.WaitGroup
+	slots := make(chan struct{}, maxScans)
+	for n, at := range places {
+		slots <- struct{}{}
+		scans.Go(func() {
+			defer func() { <-slots }()
+			lists[n], errs[n] = b.objects(ctx, at)
+		})
 	}
+	scans.Wait()
 	ledger, err := inventory.Read(b.state)
 	if err != nil {
 		return orphanScan{}, errors.Trace(err)
 	}
-	var found []orphan
-	for _, o := range objects {
-		if state, ok := orphanStates[ledger.Standing(o)]; ok {
-			found = append(found, orphan{o, state})
+	scan := orphanScan{at: b.config.Clock.Now(), notAsked: notAsked}
+	for n, at := range places {
+		switch {
+		case errs[n] == nil:
+		case at == here || machine != "" || ctx.Err() != nil:
+			return orphanScan{}, errors.Trace(errs[n])
+		default:
+			scan.notAsked = append(scan.notAsked, user.NotAsked{Machine: at.name, Reason: errs[n].Error()})
+		}
+		for _, o := range lists[n] {
+			if state, ok := orphanStates[ledger.Standing(o)]; ok {
+				scan.found = append(scan.found, orphan{o, at, state})
+			}
 		}
 	}
-	return orphanScan{b.config.Clock.Now(), found}, nil
+	return scan, nil
+}
+
+// objects returns the objects at a place that the state may not have.
+func (b *Backend) objects(ctx context.Context, at place) ([]inventory.Object, error) {
+	var all []inventory.Object
+	after := ""
+	for range maxParts {
+		result, err := b.do(ctx, at, task.Request{Scan: &task.Scan{After: after}})
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		for _, wire := range result.Scan.Objects {
+			if o := inventory.FromTask(wire); b.mayHave(at, o) {
+				all = append(all, o)
+			}
+		}
+		if after = result.Scan.Next; after == "" {
+			return all, nil
+		}
+	}
+	return nil, errors.Errorf("%s has too many objects that the state does not have", at)
+}
+
+// mayHave reports whether an object can be at a place. The agent of a machine has no say in what the
+// environment or other machines have.
+func (b *Backend) mayHave(at place, o inventory.Object) bool {
+	if at == here {
+		return true
+	}
+	if o.Provider != inventory.Managed {
+		provider, err := b.config.Registry.StorageProvider(o.Provider)
+		if err != nil || provider.Scope() != storage.ScopeMachine {
+			return false
+		}
+	}
+	if machine, ok := o.ResourceTags[storage.MachineTag]; ok && machine != at.machine.String() {
+		return false
+	}
+	text, ok := o.ResourceTags[storage.EntityTag]
+	if !ok {
+		return true
+	}
+	tag, err := names.ParseTag(text)
+	machine, bound := machineOfTag(tag)
+	return err == nil && (!bound || machine == at.machine)
+}
+
+// machineOfTag returns the machine that a volume or filesystem is bound to, if it is bound to one.
+func machineOfTag(tag names.Tag) (names.MachineTag, bool) {
+	switch tag := tag.(type) {
+	case names.VolumeTag:
+		return names.VolumeMachine(tag)
+	case names.FilesystemTag:
+		return names.FilesystemMachine(tag)
+	}
+	return names.MachineTag{}, false
 }
 
 // orphanStates are the states of the objects that are shown. Known objects and those of other
@@ -113,25 +202,19 @@ var orphanStates = map[inventory.Standing]user.OrphanState{
 	inventory.Untagged: user.OrphanUnknown,
 }
 
-func (b *Backend) inventory() (*inventory.Inventory, error) {
-	inv, err := inventory.Open(inventory.Config{
-		Registry: b.config.Registry, StorageDir: b.dir.Storage(), Environ: b.config.Manager,
-	})
-	return inv, errors.Trace(err)
-}
-
 // Orphans implements userapi.Backend.
-func (b *Backend) Orphans(ctx context.Context) ([]user.Orphan, error) {
-	found, err := b.orphans(ctx)
+func (b *Backend) Orphans(ctx context.Context, machine string) (user.OrphanList, error) {
+	scan, err := b.orphans(ctx, machine)
 	if err != nil {
-		return nil, errors.Trace(err)
+		return user.OrphanList{}, errors.Trace(err)
 	}
-	wire := make([]user.Orphan, len(found))
-	for i, o := range found {
-		wire[i] = o.wire()
+	list := user.OrphanList{Orphans: make([]user.Orphan, len(scan.found)), NotAsked: scan.notAsked}
+	for i, o := range scan.found {
+		list.Orphans[i] = o.wire()
 	}
-	slices.SortStableFunc(wire, func(a, b user.Orphan) int { return strings.Compare(a.Name, b.Name) })
-	return wire, nil
+	slices.SortStableFunc(list.Orphans, func(a, b user.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list.NotAsked, func(a, b user.NotAsked) int { return strings.Compare(a.Machine, b.Machine) })
+	return list, nil
 }
 
 func (o orphan) wire() user.Orphan {
@@ -139,6 +222,7 @@ func (o orphan) wire() user.Orphan {
 		State:    o.state,
 		Name:     o.ResourceTags[storage.StorageNameTag],
 		UUID:     o.ResourceTags[storage.EntityUUIDTag],
+		Machine:  o.place.name,
 		Kind:     o.Kind,
 		Provider: string(o.Provider),
 		Pool:     o.ResourceTags[storage.PoolTag],
@@ -151,37 +235,31 @@ func (o orphan) wire() user.Orphan {
 
 // Adopt implements userapi.Backend.
 func (b *Backend) Adopt(ctx context.Context, args user.AdoptArgs) (user.ChangesResult, error) {
-	found, err := b.orphans(ctx)
+	scan, err := b.orphans(ctx, args.Machine)
 	if err != nil {
 		return user.ChangesResult{}, errors.Trace(err)
 	}
-	parts, err := selectOrphan(found, args.Orphan)
+	parts, err := selectOrphan(scan.found, args.Orphan)
 	if err != nil {
-		return user.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
+		return user.ChangesResult{}, errors.Annotatef(scan.explain(err), "adopting %q", args.Orphan)
 	}
 	name := args.As
 	if name == "" {
 		name = parts[0].ResourceTags[storage.StorageNameTag]
 	}
-	end, err := b.beginChange(ctx)
-	if err != nil {
-		return user.ChangesResult{}, errors.Trace(err)
-	}
-	defer end()
 	recovered := make([]state.Recovered, len(parts))
 	for i, o := range parts {
 		if recovered[i], err = inventory.Recovered(o.Object, objectsOf(parts)); err != nil {
 			return user.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
 		}
 	}
-	err = b.state.Adopt(name, recovered)
-	if errors.Is(err, errors.AlreadyExists) && args.As == "" {
-		err = errors.NewAlreadyExists(err, "choose another name with --as")
-	}
-	if err != nil {
+	if err := b.adopt(ctx, name, recovered); err != nil {
+		if errors.Is(err, errors.AlreadyExists) && args.As == "" {
+			err = errors.NewAlreadyExists(err, "choose another name with --as")
+		}
 		return user.ChangesResult{}, errors.Trace(err)
 	}
-	if err := b.stamp(ctx); err != nil {
+	if err := b.stampAdopted(ctx); err != nil {
 		b.config.Logger.Warningf("%s", StampWarning(err))
 	}
 	top := recovered[len(recovered)-1]
@@ -191,18 +269,93 @@ func (b *Backend) Adopt(ctx context.Context, args user.AdoptArgs) (user.ChangesR
 	}}}, nil
 }
 
-// StampWarning returns the warning that adopted or recovered storage could not be tagged.
-func StampWarning(err error) string {
-	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again: %v", err)
-}
-
-// stamp sets the pending resource tags of the state's objects.
-func (b *Backend) stamp(ctx context.Context) error {
-	inv, err := b.inventory()
+func (b *Backend) adopt(ctx context.Context, name string, recovered []state.Recovered) error {
+	end, err := b.beginChange(ctx)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(inventory.Stamp(ctx, inv, b.state))
+	defer end()
+	return errors.Trace(b.state.Adopt(name, recovered))
+}
+
+// explain adds the machines that have not been asked to the error for an object that was not found.
+func (s orphanScan) explain(err error) error {
+	if !errors.Is(err, errors.NotFound) || len(s.notAsked) == 0 {
+		return err
+	}
+	machines := make([]string, len(s.notAsked))
+	for i, m := range s.notAsked {
+		machines[i] = m.Machine
+	}
+	return errors.NewNotFound(nil, fmt.Sprintf("%v (not asked: %s)", err, strings.Join(machines, ", ")))
+}
+
+// StampWarning returns the warning that adopted or recovered storage could not be tagged.
+func StampWarning(err error) string {
+	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again, or storage is adopted: %v", err)
+}
+
+// stampAdopted sets the pending resource tags of adopted storage, on the machines that have it. What it
+// cannot set remains pending.
+func (b *Backend) stampAdopted(ctx context.Context) error {
+	pending, err := b.state.PendingStamps()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	model := b.state.UUID()
+	at := map[place][]state.CopiedEntity{}
+	for _, added := range pending {
+		for _, e := range added.Entities {
+			if e.FormerUUID != e.UUID {
+				continue // of a copy of the state, which its agent handles when it starts
+			}
+			where := here
+			if machine, bound := machineOfTag(e.Tag); bound && !b.isLocal() {
+				where = place{machine, b.machineName(machine)}
+			}
+			at[where] = append(at[where], e)
+		}
+	}
+	var failed error
+	for where, entities := range at {
+		for some := range slices.Chunk(entities, tagsOfTask) {
+			if err := b.stamp(ctx, where, model, some); err != nil {
+				failed = err
+				break
+			}
+		}
+	}
+	return errors.Trace(failed)
+}
+
+// stamp sets the resource tags of entities at a place.
+func (b *Backend) stamp(ctx context.Context, at place, model string, entities []state.CopiedEntity) error {
+	all := make([]names.Tag, len(entities))
+	for i, e := range entities {
+		all[i] = e.Tag
+	}
+	wanted, err := b.state.ResourceTags(all...)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	var request task.Tag
+	for i, e := range entities {
+		if wanted[i] == nil {
+			continue // it was removed
+		}
+		o := task.Tags{Owned: task.Owned{ModelUUID: model, EntityUUID: e.UUID}, ResourceTags: wanted[i]}
+		o.Ref = task.Ref{Provider: string(e.Provider), Kind: e.Tag.Kind(), ID: e.ProviderID}
+		if e.Volume != nil {
+			o.Provider = string(inventory.Managed)
+		}
+		request.Objects = append(request.Objects, o)
+	}
+	if len(request.Objects) > 0 {
+		if _, err := b.do(ctx, at, task.Request{Tag: &request}); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return errors.Trace(b.state.AdoptedStamped(entities))
 }
 
 // selectOrphan returns the orphan with a name or UUID: a volume with the filesystem that is on
@@ -220,14 +373,17 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 	}
 	for _, o := range selected {
 		if o.state == user.OrphanReleased || o.state == user.OrphanUnknown {
-			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s is %s: take it over with `stowage import NAME %s --pool %s`",
-				o.Kind, o.ID, o.state, o.Path, o.Provider))
+			command := fmt.Sprintf("stowage import NAME %s --pool %s", o.Path, o.Provider)
+			if o.place != here {
+				command += " --machine " + o.place.name
+			}
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s is %s: take it over with `%s`", o.Kind, o.ID, o.state, command))
 		}
 	}
 	// Add the filesystem on a selected volume, and the volume below a selected filesystem.
 	for _, o := range found {
 		related := slices.ContainsFunc(selected, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
-		known := slices.ContainsFunc(selected, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
+		known := slices.ContainsFunc(selected, o.is)
 		if related && !known && o.state == user.OrphanLost {
 			selected = append(selected, o)
 		}
@@ -235,16 +391,16 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 	slices.SortStableFunc(selected, func(a, b orphan) int { return strings.Compare(b.Kind, a.Kind) })
 	for _, o := range selected[1:] {
 		if !isOn(o, selected[0]) {
-			return nil, errors.NewNotValid(nil, "several orphans have that name: choose one by its UUID")
+			return nil, errors.NewNotValid(nil, "several orphans have that name: choose one by its UUID, or by its machine with --machine")
 		}
 	}
 	return selected, nil
 }
 
-// isOn reports whether a filesystem is on a volume.
+// isOn reports whether a filesystem is on a volume, of its machine or of the environment.
 func isOn(filesystem, volume orphan) bool {
 	on := filesystem.ResourceTags[storage.VolumeUUIDTag]
-	return on != "" && filesystem.Kind == names.FilesystemTagKind &&
+	return on != "" && (volume.place == filesystem.place || volume.place == here) && filesystem.Kind == names.FilesystemTagKind &&
 		volume.Kind == names.VolumeTagKind && volume.ResourceTags[storage.EntityUUIDTag] == on
 }
 
@@ -264,55 +420,63 @@ func (b *Backend) DeleteOrphan(ctx context.Context, args user.DeleteOrphanArgs) 
 }
 
 func (b *Backend) deleteOrphan(ctx context.Context, args user.DeleteOrphanArgs) (result user.DeleteOrphanResult, err error) {
-	found, err := b.orphans(ctx)
+	scan, err := b.orphans(ctx, args.Machine)
 	if err != nil {
 		return result, errors.Trace(err)
 	}
-	var selected orphan
-	for _, o := range found {
-		if args.UUID != "" && o.ResourceTags[storage.EntityUUIDTag] == args.UUID && o.state == user.OrphanLost {
-			selected = o
-		}
+	selected := slices.DeleteFunc(slices.Clone(scan.found), func(o orphan) bool {
+		return args.UUID == "" || o.ResourceTags[storage.EntityUUIDTag] != args.UUID || o.state != user.OrphanLost
+	})
+	switch len(selected) {
+	case 0:
+		return result, scan.explain(errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists the UUIDs of all"))
+	case 1:
+	default:
+		return result, errors.NewNotValid(nil, "several orphans have that UUID: choose one by its machine, with --machine")
 	}
-	if selected.ID == "" {
-		return result, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists the UUIDs of all")
-	}
-	targets := slices.DeleteFunc(found, func(o orphan) bool { return !isOn(o, selected) })
-	targets = append(targets, selected) // the filesystem on the volume first
+	targets := slices.DeleteFunc(scan.found, func(o orphan) bool { return !isOn(o, selected[0]) })
+	targets = append(targets, selected[0]) // the filesystem on the volume first
 	for _, o := range targets {
 		if o.Attached {
 			return result, errors.NewNotValid(nil, fmt.Sprintf("%s %s is in use: adopt it with `stowage adopt`, and detach it", o.Kind, o.ID))
 		}
 	}
-	now := b.config.Clock.Now()
 	for _, o := range targets {
-		trashed, err := b.discard(ctx, o, args.Now, now)
+		deleted, err := b.discard(ctx, o, args.Now)
 		if err != nil {
 			return result, errors.Trace(err)
 		}
 		result.Deleted = append(result.Deleted, o.wire())
-		if trashed {
-			result.Until = now.Add(process.TrashRetention)
+		if kept := time.Duration(deleted.KeptSeconds) * time.Second; kept > 0 {
+			result.Until = b.config.Clock.Now().Add(kept)
 		}
 	}
 	return result, nil
 }
 
-// discard deletes an orphan, and reports whether its data is in the trash. Data on this
-// machine is moved there, unless now is true.
-func (b *Backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (trashed bool, err error) {
-	for _, directory := range b.dir.StorageDirectories() {
-		switch {
-		case directory.Provider != o.Provider:
-		case now:
-			return false, errors.Trace(directory.Delete(ctx, o.ID, o.Owner()))
-		default:
-			return true, errors.Trace(directory.Trash(ctx, o.ID, o.Owner(), at))
+// discard deletes an orphan. Nobody can adopt it from the moment when it is known that nobody has.
+func (b *Backend) discard(ctx context.Context, o orphan, now bool) (*task.Deleted, error) {
+	owner := o.Owner()
+	request := task.Delete{Now: now, Owned: task.Owned{Ref: o.Task().Ref, ModelUUID: owner.ModelUUID, EntityUUID: owner.EntityUUID}}
+	begin := func() (func() (task.Result, error), error) {
+		end, err := b.beginChange(ctx)
+		if err != nil {
+			return nil, errors.Trace(err)
 		}
+		defer end()
+		ledger, err := inventory.Read(b.state)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		if ledger.Standing(o.Object) != inventory.Orphaned {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s belongs to storage now", o.Kind, o.ID))
+		}
+		return b.begin(ctx, o.place, task.Request{Delete: &request})
 	}
-	inv, err := b.inventory()
+	finish, err := begin()
 	if err != nil {
-		return false, errors.Trace(err)
+		return nil, errors.Trace(err)
 	}
-	return false, errors.Trace(inv.Destroy(ctx, o.Object))
+	result, err := finish()
+	return result.Delete, errors.Trace(err)
 }

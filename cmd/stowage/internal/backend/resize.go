@@ -8,6 +8,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/executor"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -50,7 +51,7 @@ func (b *Backend) checkGrowth(s *state.Storage) error {
 	if p.Scope() == storage.ScopeMachine && !b.isLocal() {
 		return nil // its source is on the machine
 	}
-	config, err := b.sourceConfig(s.Provider)
+	config, err := executor.SourceConfig(b.dir, s.Provider)
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -1,8 +1,6 @@
 package backend
 
 import (
-	"path/filepath"
-
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
@@ -43,15 +41,8 @@ func (b *Backend) situation(names []string) (converge.Situation, error) {
 	if situation.Space, err = b.space(); err != nil {
 		return situation, errors.Trace(err)
 	}
-	situation.Reserved = []string{string(b.dir), b.config.SocketPath}
-	resolved, err := filepath.EvalSymlinks(string(b.dir))
-	if err != nil {
-		return situation, errors.Trace(err)
-	}
-	if resolved != string(b.dir) {
-		situation.Reserved = append(situation.Reserved, resolved)
-	}
-	return situation, nil
+	situation.Reserved, err = b.executor.Reserved()
+	return situation, errors.Trace(err)
 }
 
 // space returns the free space on the filesystem that loop volumes and rootfs directories are

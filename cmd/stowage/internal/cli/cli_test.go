@@ -30,11 +30,12 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // backend is an agent that only answers from its fields, and records the calls.
 type backend struct {
-	storage []user.Storage
-	changes []user.Change
-	orphans []user.Orphan
-	names   []string
-	err     error
+	storage  []user.Storage
+	changes  []user.Change
+	orphans  []user.Orphan
+	notAsked []user.NotAsked
+	names    []string
+	err      error
 	// attached and unfinished are in the result of Apply.
 	attached   int
 	machines   []user.Machine
@@ -173,9 +174,9 @@ func (b *backend) Format(_ context.Context, names []string) error {
 	return b.err
 }
 
-func (b *backend) Orphans(context.Context) ([]user.Orphan, error) {
-	b.record("orphans")
-	return b.orphans, b.err
+func (b *backend) Orphans(_ context.Context, machine string) (user.OrphanList, error) {
+	b.record("orphans %q", machine)
+	return user.OrphanList{Orphans: b.orphans, NotAsked: b.notAsked}, b.err
 }
 
 func (b *backend) Adopt(_ context.Context, args user.AdoptArgs) (user.ChangesResult, error) {

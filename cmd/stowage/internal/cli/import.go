@@ -36,7 +36,10 @@ have the same UUID.
 A file or directory that is moved must be on the filesystem of the data directory, and
 must not be in use. From then on the agent owns it: "stowage remove NAME" destroys it.
 To finish an interrupted import, repeat the command; if it named a UUID, name the path
-of the file instead.`,
+of the file instead.
+
+A server needs --machine, the machine that has the file or directory. PATH is a path on
+that machine.`,
 		Args: cobra.ExactArgs(2),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, words []string) error {
 			args.Name, args.Source = words[0], words[1]
@@ -46,7 +49,11 @@ of the file instead.`,
 			if args.Source == "" {
 				return errors.WithType(errors.New("the path is empty"), errUsage)
 			}
-			if !strings.HasPrefix(args.Source, "UUID=") {
+			switch {
+			case strings.HasPrefix(args.Source, "UUID="):
+			case args.Machine != "" && !filepath.IsAbs(args.Source):
+				return errors.WithType(errors.Errorf("%q is not absolute: name the path on machine %s", args.Source, args.Machine), errUsage)
+			default:
 				path, err := filepath.Abs(args.Source)
 				if err != nil {
 					return errors.Trace(err)
@@ -69,6 +76,7 @@ of the file instead.`,
 		}),
 	}
 	cmd.Flags().StringVar(&args.Pool, "pool", "", "pool of the storage")
+	cmd.Flags().StringVar(&args.Machine, "machine", "", "machine of a server that has it")
 	cmd.Flags().StringVar(&args.Mount, "mount", "", "directory to mount the filesystem on")
 	cmd.Flags().BoolVar(&args.Block, "block", false, "import as a block device, whatever its contents")
 	cmd.Flags().BoolVar(&args.Copy, "copy", false, "copy the file of a volume and leave the original in place")

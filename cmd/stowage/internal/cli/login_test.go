@@ -129,6 +129,10 @@ func TestLogin(t *testing.T) {
 		t.Errorf("the viewer sees the pools %s", got)
 	}
 	bob.want(1, "role viewer may only read: this needs role admin", "pools", "remove", "fast")
+	bob.want(0, "no orphans", "orphans")
+	taking := []string{"import", "old", "/srv/old", "--pool", "fast", "--machine", "web"}
+	bob.want(1, "role viewer may only read: this needs role admin", taking...)
+	ann.want(1, `machine "web" not found`, taking...)
 	ann.want(1, "make it there, as root, with --data-dir", "backup", filepath.Join(t.TempDir(), "b"))
 	ann.want(0, "*        prod  ann   admin  "+url, "context")
 	ann.want(0, "bob   viewer", "user")

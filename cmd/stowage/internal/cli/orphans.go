@@ -18,8 +18,8 @@ import (
 
 func (c *common) orphansCommand() *cobra.Command {
 	var (
-		output   string
-		released bool
+		output, machine string
+		released        bool
 	)
 	cmd := &cobra.Command{
 		Use:   "orphans",
@@ -35,17 +35,26 @@ storage. The agent never removes them by itself. STATE says what can be done:
              takes it over, by its path.
 
 Objects that belong to another state are not listed. An object is listed as an orphan
-if two looks, ten seconds apart, agree.`,
+if two looks, ten seconds apart, agree.
+
+A server asks the agents of all machines that are connected, or of the one that
+--machine names. Machines that could not be asked are named on standard error.`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeOrphans)
 			if err != nil {
 				return err
 			}
-			orphans, err := client.Orphans(ctx)
+			list, err := client.Orphans(ctx, machine)
 			if err != nil {
 				return err
 			}
+			for _, m := range list.NotAsked {
+				if _, err := fmt.Fprintf(c.Stderr, "not asked: %s\n", table.Escape(m.Reason)); err != nil {
+					return errors.Trace(err)
+				}
+			}
+			orphans := list.Orphans
 			if !released {
 				orphans = slices.DeleteFunc(orphans, func(o user.Orphan) bool { return o.State == user.OrphanReleased })
 			}
@@ -53,6 +62,7 @@ if two looks, ten seconds apart, agree.`,
 		}),
 	}
 	addOutput(cmd, &output)
+	cmd.Flags().StringVar(&machine, "machine", "", "list what this machine of a server has (default: all machines that are connected)")
 	cmd.Flags().BoolVar(&released, "released", false, "list released objects, too")
 	return cmd
 }
@@ -63,16 +73,27 @@ func writeOrphans(out io.Writer, orphans []user.Orphan) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tKIND\tSIZE\tPOOL\tUUID\tPATH")
+	ofServer := slices.ContainsFunc(orphans, func(o user.Orphan) bool { return o.Machine != "" })
+	heading, machine := "", ""
+	if ofServer {
+		heading = "MACHINE\t"
+	}
+	fmt.Fprintf(w, "NAME\tSTATE\tKIND\tSIZE\tPOOL\t%sUUID\tPATH\n", heading)
 	for _, o := range orphans {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			cell(o.Name), o.State, o.Kind, table.Size(o.SizeMiB), cell(orElse(o.Pool, o.Provider)), cell(o.UUID), cell(orElse(o.Path, o.ID)))
+		if ofServer {
+			machine = cell(o.Machine) + "\t"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n",
+			cell(o.Name), o.State, o.Kind, table.Size(o.SizeMiB), cell(orElse(o.Pool, o.Provider)), machine, cell(o.UUID), cell(orElse(o.Path, o.ID)))
 	}
 	return w.Flush()
 }
 
 // cell returns the escaped text, or a dash for an empty one.
 func cell(text string) string { return orElse(table.Escape(text), "-") }
+
+// machineOfOrphan is the help of the flag --machine.
+const machineOfOrphan = "machine of a server that has it (default: all machines that are connected are asked)"
 
 func (c *common) adoptCommand() *cobra.Command {
 	var args user.AdoptArgs
@@ -93,6 +114,7 @@ with "stowage attach".`,
 		}),
 	}
 	cmd.Flags().StringVar(&args.As, "as", "", "name of the storage, if its own is taken")
+	cmd.Flags().StringVar(&args.Machine, "machine", "", machineOfOrphan)
 	return cmd
 }
 
@@ -124,6 +146,7 @@ provider's directory for a week; --now destroys it at once. To remove storage, u
 			return nil
 		}),
 	}
+	cmd.Flags().StringVar(&args.Machine, "machine", "", machineOfOrphan)
 	cmd.Flags().BoolVar(&args.Now, "now", false, "destroy the data at once")
 	return cmd
 }

@@ -37,14 +37,34 @@ data  orphan   volume      256M  fast    3f0c  /d/volume-0-1-3f0c
 	}
 }
 
+// A list of several machines says which has what, and which were not asked.
+func TestOrphansOfMachinesAreShown(t *testing.T) {
+	of := slices.Clone(testOrphans)
+	of[0].Machine = "web"
+	b := &backend{orphans: of, notAsked: []user.NotAsked{{Machine: "db", Reason: "machine db is not connected"}}}
+	r := newMachine(t, b).run(t.Context(), "orphans", "--machine", "web")
+	want := `NAME  STATE    KIND        SIZE  POOL    MACHINE  UUID  PATH
+data  orphan   volume      256M  fast    web      3f0c  /d/volume-0-1-3f0c
+-     unknown  filesystem  64M   rootfs  -        -     filesystem-0-4
+`
+	if r.code != 0 || r.stdout != want || r.stderr != "not asked: machine db is not connected\n" {
+		t.Errorf("exit status %d:\n%s%s\nwant\n%s", r.code, r.stdout, r.stderr, want)
+	}
+	if calls := b.recordedCalls(); !slices.Equal(calls, []string{`orphans "web"`}) {
+		t.Errorf("asked %q", calls)
+	}
+}
+
 func TestOrphanCommandsReachAgent(t *testing.T) {
 	for _, test := range []struct {
 		args    []string
 		request string
 		output  string
 	}{
-		{[]string{"adopt", "data", "--as", "old"}, "adopt {Orphan:data As:old}", "+ old  adopt  block, detached\n"},
-		{[]string{"delete", "3f0c"}, "delete-orphan {UUID:3f0c Now:false}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
+		{[]string{"adopt", "data", "--as", "old"}, "adopt {Orphan:data As:old Machine:}", "+ old  adopt  block, detached\n"},
+		{[]string{"delete", "3f0c"}, "delete-orphan {UUID:3f0c Now:false Machine:}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
+		{[]string{"adopt", "data", "--machine", "web"}, "adopt {Orphan:data As: Machine:web}", "+ old  adopt  block, detached\n"},
+		{[]string{"delete", "3f0c", "--now", "--machine", "web"}, "delete-orphan {UUID:3f0c Now:true Machine:web}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
 		{[]string{"backup", "/b/state"}, "backup {Path:/b/state}", "/b/state: state u, generation 2, 4096 bytes; the data of the storage is not in it\n"},
 		{[]string{"release", "data"}, `release ["data"]`, ""},
 	} {

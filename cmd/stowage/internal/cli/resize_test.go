@@ -96,10 +96,11 @@ func TestImportArguments(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"data", "/old/file", "--pool", "loop", "--mount", "/srv/data"}, "import {Name:data Pool:loop Source:/old/file Mount:/srv/data Block:false Copy:false}"},
-		{[]string{"data", "some/file", "--pool", "loop", "--block"}, "import {Name:data Pool:loop Source:" + here + " Mount: Block:true Copy:false}"},
-		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Source:UUID=1-2 Mount: Block:false Copy:false}"},
-		{[]string{"data", "/old/file", "--pool", "loop", "--copy"}, "import {Name:data Pool:loop Source:/old/file Mount: Block:false Copy:true}"},
+		{[]string{"data", "/old/file", "--pool", "loop", "--mount", "/srv/data"}, "import {Name:data Pool:loop Machine: Source:/old/file Mount:/srv/data Block:false Copy:false}"},
+		{[]string{"data", "some/file", "--pool", "loop", "--block"}, "import {Name:data Pool:loop Machine: Source:" + here + " Mount: Block:true Copy:false}"},
+		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Machine: Source:UUID=1-2 Mount: Block:false Copy:false}"},
+		{[]string{"data", "/old/file", "--pool", "loop", "--copy"}, "import {Name:data Pool:loop Machine: Source:/old/file Mount: Block:false Copy:true}"},
+		{[]string{"data", "/old/file", "--pool", "loop", "--machine", "web"}, "import {Name:data Pool:loop Machine:web Source:/old/file Mount: Block:false Copy:false}"},
 	} {
 		b := &backend{changes: []user.Change{{Action: user.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
 		r := newMachine(t, b).run(t.Context(), append([]string{"import"}, test.args...)...)
@@ -109,6 +110,7 @@ func TestImportArguments(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"data", "/old/file"}, {"data", "--pool", "loop"}, {"data", "", "--pool", "loop"}, {"data", "/old/file", "--pool", "loop", "--block", "--mount", "/m"},
+		{"data", "old/file", "--pool", "loop", "--machine", "web"},
 	} {
 		b := &backend{}
 		if r := newMachine(t, b).run(t.Context(), append([]string{"import"}, args...)...); r.code != 2 || len(b.recordedCalls()) > 0 {

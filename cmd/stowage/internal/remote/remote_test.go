@@ -54,6 +54,7 @@ type site struct {
 	server       *server.Server
 	fenceProgram string
 	absence      time.Duration
+	clock        clock.Clock
 	t            testing.TB
 	dir          string
 	address      string
@@ -73,7 +74,7 @@ func newSite(t testing.TB) *site {
 			t.Error(err)
 		}
 	})
-	s := &site{t: t, dir: dir, address: "127.0.0.1:0", registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+	s := &site{t: t, dir: dir, address: "127.0.0.1:0", clock: clock.WallClock, registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
 		"disk":   providerfake.New(providerfake.Options{Scope: storage.ScopeMachine}),
 		"shared": providerfake.New(providerfake.Options{}),
 	}}}
@@ -91,7 +92,7 @@ func (s *site) must(err error) {
 }
 
 func (s *site) config(name string) process.Config {
-	return process.Config{Registry: s.registry, Clock: clock.WallClock, Logger: logger{s.t, name}}
+	return process.Config{Registry: s.registry, Clock: s.clock, Logger: logger{s.t, name}}
 }
 
 // start starts the server, which stops at the end of the test at the latest.
@@ -162,6 +163,28 @@ func (s *site) await(name string, condition func(user.Storage) bool) {
 	})
 	if err != done {
 		s.t.Fatalf("storage %s is %+v: %v", name, last, err)
+	}
+}
+
+// awaitStatus waits until a machine has the status.
+func (s *site) awaitStatus(machine string, want user.MachineStatus) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		all, err := s.client.Machines(s.t.Context())
+		s.must(err)
+		var status user.MachineStatus
+		for _, m := range all {
+			if m.Name == machine {
+				status = m.Status
+			}
+		}
+		if status == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("machine %s is %s, want %s", machine, status, want)
+		}
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

@@ -274,6 +274,7 @@ const (
 	memoryScavenger    = "memory"
 	stateCopies        = "state-copies"
 	tokenCollector     = "tokens"
+	taskCollector      = "tasks"
 	machineFencer      = "fencing"
 	thisServer         = "membership"
 	otherServers       = "other-servers"
@@ -286,6 +287,7 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 		controlSocket:   process.Start(func() (worker.Worker, error) { return s.StartControl(s.config.SocketPath, s.backend) }),
 		memoryScavenger: process.Start(func() (worker.Worker, error) { return s.StartScavenger(s.state) }),
 		tokenCollector:  process.Start(s.collectTokens),
+		taskCollector:   process.Start(s.collectTasks),
 	}
 	if file, ok := s.place.(*inFile); ok {
 		manifolds[stateCopies] = process.Start(func() (worker.Worker, error) { return s.StartCopier(file.Store, s.dir) })
@@ -320,4 +322,11 @@ const tokenInterval = time.Hour
 // collectTokens starts a worker that removes tokens that have expired.
 func (s *Server) collectTokens() (worker.Worker, error) {
 	return process.Every(s.config.Clock, tokenInterval, s.state.RemoveExpiredTokens), nil
+}
+
+const taskInterval = 10 * time.Minute
+
+// collectTasks starts a worker that removes tasks that ended some time ago.
+func (s *Server) collectTasks() (worker.Worker, error) {
+	return process.Every(s.config.Clock, taskInterval, s.state.RemoveOldTasks), nil
 }

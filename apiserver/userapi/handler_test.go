@@ -52,7 +52,7 @@ func TestRoles(t *testing.T) {
 	for _, op := range []struct{ method, name, body, needs string }{
 		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
 		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
-		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read},
+		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read}, {"GET", "servers", "", read}, {"POST", "remove-server", "{}", change},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
 		{"POST", "move", "{}", change}, {"POST", "adopt", "{}", change}, {"POST", "delete-orphan", "{}", change}, {"POST", "pools", "{}", change},
@@ -78,7 +78,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 35 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 37 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

@@ -93,6 +93,7 @@ func (b *Backend) Move(_ context.Context, args user.MoveArgs) (user.MoveResult, 
 
 // Servers implements userapi.Backend.
 func (b *Backend) Servers(context.Context) ([]user.Server, error) {
+	b.record("servers")
 	return []user.Server{{Name: "a-1", Address: "10.0.0.1:7118", Status: user.ServerUp, Leader: true, EtcdVersion: "3.7.3"}}, b.Err
 }
 

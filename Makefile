@@ -40,6 +40,7 @@ race: ## Run the tests except e2e, and etcdkv with its server, under the race de
 	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v -e /e2e -e /etcdkv)
 
 generate: ## Rewrite the generated files: linked.txt, the tables of behaviours and figures, the pages of the command line and the API
+	go test -count=1 -run='^TestDescriptionsAreCurrent$$' ./apiserver/userapi -args -update
 	go test -count=1 -run='^(TestLinkedPackages|TestTablesAreCurrent|TestFiguresAreThoseMeasured|TestCommandLinePageIsCurrent|TestOpenAPIDocumentIsCurrent)$$' . ./cmd/stowage/internal/cli ./apiserver/userapi -args -update
 
 verify: packages ## Run all searches and measurements with a new seed, and print a table (ONLY='soak faults', SEED=1)

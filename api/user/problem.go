@@ -13,8 +13,9 @@ import (
 // Problem is an error on the wire, as RFC 9457 defines it.
 type Problem struct {
 	// Status is that of the answer.
-	Status int    `json:"status"`
-	Title  string `json:"title"`
+	Status int `json:"status"`
+	// Title is the text of the status.
+	Title string `json:"title"`
 	// Detail is the text of the error.
 	Detail string `json:"detail"`
 	// Code is that of [params.Error]. It is empty for errors that the server does not classify.
@@ -25,6 +26,7 @@ type Problem struct {
 
 // InvalidField is a part of a request that is not valid.
 type InvalidField struct {
+	// Message says what is wrong with it.
 	Message string `json:"message"`
 	// Location is where it is, such as body.names[0].
 	Location string `json:"location,omitempty"`

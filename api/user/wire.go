@@ -9,9 +9,13 @@ import (
 
 // Storage is one storage instance as users see it.
 type Storage struct {
-	Name     string `json:"name" yaml:"name"`
-	Kind     string `json:"kind" yaml:"kind"`
-	Pool     string `json:"pool" yaml:"pool"`
+	// Name is NAME, or NAME/N for one of several instances.
+	Name string `json:"name" yaml:"name"`
+	// Kind is "block" or "filesystem".
+	Kind string `json:"kind" yaml:"kind"`
+	// Pool is the name of the pool.
+	Pool string `json:"pool" yaml:"pool"`
+	// Provider is the provider of the pool, such as loop.
 	Provider string `json:"provider" yaml:"provider"`
 	// SizeMiB is the requested size until the provider has reported the size that it made.
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
@@ -20,44 +24,57 @@ type Storage struct {
 	WantedMiB uint64 `json:"wanted-mib" yaml:"wanted-mib"`
 	// CannotGrowToMiB is the size to which the storage could not grow; Message gives the
 	// reason. The field is omitted if there is no such size.
-	CannotGrowToMiB uint64        `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
-	Life            life.Value    `json:"life" yaml:"life"`
-	Status          status.Status `json:"status" yaml:"status"`
+	CannotGrowToMiB uint64 `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
+	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
+	Life life.Value `json:"life" yaml:"life"`
+	// Status is "pending", "attaching", "attached", "detaching", "detached", "destroying" or
+	// "error".
+	Status status.Status `json:"status" yaml:"status"`
 	// Message says why the storage is not attached; for attached storage it is a remark.
 	Message string `json:"message" yaml:"message"`
 	// Since is when Status or Message last changed.
 	Since time.Time `json:"since" yaml:"since"`
 	// Location is a device path or a mount point, empty if the storage is not attached.
 	Location string `json:"location" yaml:"location"`
-	// Volume and Filesystem are the IDs of the volume and the filesystem that make
-	// up the instance. Each is empty if the instance lacks it.
-	Volume      string       `json:"volume" yaml:"volume"`
-	Filesystem  string       `json:"filesystem" yaml:"filesystem"`
+	// Volume is the ID of the volume; empty if the storage has none.
+	Volume string `json:"volume" yaml:"volume"`
+	// Filesystem is the ID of the filesystem; empty if the storage has none.
+	Filesystem string `json:"filesystem" yaml:"filesystem"`
+	// Attachments has the machine that has the storage, or is to have it; none if it is detached.
 	Attachments []Attachment `json:"attachments" yaml:"attachments"`
 }
 
 // Attachment is the attachment of a storage instance to a machine.
 type Attachment struct {
 	// Machine is the name of the machine, or its number if it has no name.
-	Machine  string     `json:"machine" yaml:"machine"`
-	Life     life.Value `json:"life" yaml:"life"`
-	Location string     `json:"location" yaml:"location"`
-	ReadOnly bool       `json:"read-only" yaml:"read-only"`
+	Machine string `json:"machine" yaml:"machine"`
+	// Life is "alive", and "dying" while the storage is detached.
+	Life life.Value `json:"life" yaml:"life"`
+	// Location is a device path or a mount point, empty until the storage is attached.
+	Location string `json:"location" yaml:"location"`
+	// ReadOnly says that the storage cannot be written to.
+	ReadOnly bool `json:"read-only" yaml:"read-only"`
 }
 
 // Pool is a named configuration of a provider.
 type Pool struct {
-	Name       string         `json:"name" yaml:"name"`
-	Provider   string         `json:"provider" yaml:"provider"`
+	// Name is the name of the pool.
+	Name string `json:"name" yaml:"name"`
+	// Provider is the provider of the pool, such as loop.
+	Provider string `json:"provider" yaml:"provider"`
+	// Attributes are the settings of the pool. Each provider has its own.
 	Attributes map[string]any `json:"attributes" yaml:"attributes"`
-	// Default pools come with their provider.
+	// Default says that the pool comes with its provider.
 	Default bool `json:"default" yaml:"default"`
 }
 
 // AddPoolArgs describes a pool to create.
 type AddPoolArgs struct {
-	Name       string         `json:"name"`
-	Provider   string         `json:"provider"`
+	// Name is the name of the pool.
+	Name string `json:"name"`
+	// Provider is the provider of the pool, such as loop.
+	Provider string `json:"provider"`
+	// Attributes are the settings of the pool. Each provider has its own.
 	Attributes map[string]any `json:"attributes"`
 	// Replace changes the provider and the attributes of an existing pool.
 	Replace bool `json:"replace"`
@@ -67,7 +84,8 @@ type AddPoolArgs struct {
 // because it does not trust a client's checks.
 type ApplyArgs struct {
 	// File is the user's name for the file; errors begin with it.
-	File    string `json:"file"`
+	File string `json:"file"`
+	// Content is the text of the file, in YAML.
 	Content string `json:"content"`
 	// DryRun requests what would change, without changing anything.
 	DryRun bool `json:"dry-run"`
@@ -80,7 +98,8 @@ type ResizeArgs struct {
 	// SizeMiB is the size of each, or, with More, how much to add to the size that was last
 	// requested.
 	SizeMiB uint64 `json:"size-mib"`
-	More    bool   `json:"more"`
+	// More says that SizeMiB is added to the size that was last requested.
+	More bool `json:"more"`
 }
 
 // AttachArgs requests that storage be attached.
@@ -108,8 +127,11 @@ const (
 
 // Machine is a machine as users see it.
 type Machine struct {
-	Name   string        `json:"name" yaml:"name"`
-	Number string        `json:"number" yaml:"number"`
+	// Name is the name of the machine; its number if it has none.
+	Name string `json:"name" yaml:"name"`
+	// Number identifies the machine. No other machine ever has it.
+	Number string `json:"number" yaml:"number"`
+	// Status is "up", "unreachable", "fenced" or "pending".
 	Status MachineStatus `json:"status" yaml:"status"`
 	// LastSeen is when the agent was last connected; it is omitted if it never was.
 	LastSeen time.Time `json:"last-seen,omitzero" yaml:"last-seen,omitempty"`
@@ -128,9 +150,10 @@ type Machine struct {
 type LabelMachineArgs struct {
 	// Machine is its name or number.
 	Machine string `json:"machine"`
-	// Set are labels to set; Remove are the keys of labels to remove.
-	Set    map[string]string `json:"set,omitempty"`
-	Remove []string          `json:"remove,omitempty"`
+	// Set are labels to set.
+	Set map[string]string `json:"set,omitempty"`
+	// Remove are the keys of labels to remove.
+	Remove []string `json:"remove,omitempty"`
 }
 
 // MoveArgs requests that storage be detached, and attached to another machine.
@@ -166,6 +189,7 @@ type MachineArgs struct {
 
 // RemoveMachineArgs names the machine to remove.
 type RemoveMachineArgs struct {
+	// Machine is its name or number.
 	Machine string `json:"machine"`
 	// Lost must name all storage that is lost with the machine.
 	Lost []string `json:"lost"`
@@ -173,6 +197,7 @@ type RemoveMachineArgs struct {
 
 // CreateTokenArgs describes a token to create.
 type CreateTokenArgs struct {
+	// Role is "machine", "admin" or "viewer".
 	Role string `json:"role"`
 	// Machine is the name of the machine that the token is for, whose agent it may replace.
 	Machine string `json:"machine,omitempty"`
@@ -184,16 +209,23 @@ type CreateTokenArgs struct {
 
 // Token is a token as it is listed.
 type Token struct {
-	ID      string    `json:"id" yaml:"id"`
-	Role    string    `json:"role" yaml:"role"`
-	Machine string    `json:"machine" yaml:"machine"`
+	// ID identifies the token. It is no secret.
+	ID string `json:"id" yaml:"id"`
+	// Role is what the token is for.
+	Role string `json:"role" yaml:"role"`
+	// Machine is the name of the machine that the token is for, or empty.
+	Machine string `json:"machine" yaml:"machine"`
+	// Expires is when the token becomes invalid.
 	Expires time.Time `json:"expires" yaml:"expires"`
-	Uses    int       `json:"uses" yaml:"uses"`
+	// Uses is how often the token can still be used.
+	Uses int `json:"uses" yaml:"uses"`
 }
 
 // User is a user who may make requests, with a certificate.
 type User struct {
+	// Name is the name of the user.
 	Name string `json:"name" yaml:"name"`
+	// Role is "admin" or "viewer".
 	Role string `json:"role" yaml:"role"`
 	// Enrolled is when the user logged in for the first time.
 	Enrolled time.Time `json:"enrolled" yaml:"enrolled"`
@@ -201,12 +233,15 @@ type User struct {
 
 // UserList is a list of users.
 type UserList struct {
+	// Users are sorted by name.
 	Users []User `json:"users"`
 }
 
 // ImportArgs names the object to import.
 type ImportArgs struct {
+	// Name is the name for the storage.
 	Name string `json:"name"`
+	// Pool is the name of the pool whose provider takes the object over.
 	Pool string `json:"pool"`
 	// Machine is the name of the machine that has the object; empty: that of the agent.
 	Machine string `json:"machine,omitempty"`
@@ -235,6 +270,7 @@ const (
 
 // Orphan is a provider's volume or filesystem that belongs to no storage.
 type Orphan struct {
+	// State is "orphan", "released" or "unknown".
 	State OrphanState `json:"state" yaml:"state"`
 	// Name is the name that the storage had when the object was made, empty if it is not
 	// known.
@@ -245,11 +281,14 @@ type Orphan struct {
 	// the environment, or to an agent with a state of its own.
 	Machine string `json:"machine" yaml:"machine"`
 	// Kind is "volume" or "filesystem".
-	Kind     string `json:"kind" yaml:"kind"`
+	Kind string `json:"kind" yaml:"kind"`
+	// Provider is the provider that has the object.
 	Provider string `json:"provider" yaml:"provider"`
-	Pool     string `json:"pool" yaml:"pool"`
+	// Pool is the name of the pool that the storage had; empty if it is not known.
+	Pool string `json:"pool" yaml:"pool"`
 	// ID is the provider's ID of the object.
-	ID      string `json:"id" yaml:"id"`
+	ID string `json:"id" yaml:"id"`
+	// SizeMiB is the size of the object.
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
 	// Path is the file or directory of its data on its machine, or empty.
 	Path string `json:"path" yaml:"path"`
@@ -269,6 +308,7 @@ type AdoptArgs struct {
 
 // DeleteOrphanArgs names an orphan to delete.
 type DeleteOrphanArgs struct {
+	// UUID is that of the orphan.
 	UUID string `json:"uuid"`
 	// Now destroys data that would be kept in the trash for a week.
 	Now bool `json:"now"`
@@ -278,6 +318,7 @@ type DeleteOrphanArgs struct {
 
 // DeleteOrphanResult lists what was deleted.
 type DeleteOrphanResult struct {
+	// Deleted are the orphan, and a filesystem that was on it.
 	Deleted []Orphan `json:"deleted"`
 	// Until is when data in the trash will be destroyed; zero: it is destroyed already.
 	Until time.Time `json:"until"`
@@ -291,14 +332,19 @@ type BackupArgs struct {
 
 // BackupResult describes the backup that was written.
 type BackupResult struct {
-	UUID       string `json:"uuid" yaml:"uuid"`
+	// UUID is that of the state.
+	UUID string `json:"uuid" yaml:"uuid"`
+	// Generation is how often the state has been restored, from 1.
 	Generation uint64 `json:"generation" yaml:"generation"`
-	Schema     int    `json:"schema" yaml:"schema"`
-	Bytes      int64  `json:"bytes" yaml:"bytes"`
+	// Schema is the version of the records in the file.
+	Schema int `json:"schema" yaml:"schema"`
+	// Bytes is the size of the file.
+	Bytes int64 `json:"bytes" yaml:"bytes"`
 }
 
 // ChangesResult lists the changes.
 type ChangesResult struct {
+	// Changes are in the order of the names.
 	Changes []Change `json:"changes"`
 }
 
@@ -321,28 +367,34 @@ const (
 
 // Change is the action on one storage or pool.
 type Change struct {
+	// Action is "add", "attach", "grow", "keep", "import", "adopt" or "leave".
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".
-	Item   string `json:"item"`
-	Name   string `json:"name"`
+	Item string `json:"item"`
+	// Name is the name of the storage or the pool.
+	Name string `json:"name"`
+	// Detail is a text for people.
 	Detail string `json:"detail"`
 }
 
 // ApplyResult lists what applying a file changed, or would change.
 type ApplyResult struct {
+	// Changes are in the order of the file.
 	Changes []Change `json:"changes"`
 	// Names are the names of the storage in the file.
 	Names []string `json:"names"`
 	// Attached is how many instances in the file were attached and large enough before, so that
-	// only those in Unfinished have to be waited for. It is 0, and Unfinished is empty, if all
-	// in Names are to be watched.
-	Attached   int      `json:"attached,omitempty"`
+	// only those in Unfinished have to be waited for. It is 0, and Unfinished is empty, if all in
+	// Names are to be watched.
+	Attached int `json:"attached,omitempty"`
+	// Unfinished are the names of the instances to wait for.
 	Unfinished []string `json:"unfinished,omitempty"`
 }
 
 // Event reports changes to watchers. The first event of a stream has everything that was
 // requested.
 type Event struct {
+	// Storage is what is new or has changed.
 	Storage []Storage `json:"storage,omitempty"`
 	// Gone are the names of storage that no longer exists.
 	Gone []string `json:"gone,omitempty"`
@@ -351,16 +403,20 @@ type Event struct {
 // Names are the names of storage, pools, tokens or users. NAME stands for all instances of storage,
 // NAME/N for one. No names mean everything, where that makes sense.
 type Names struct {
+	// Names are NAME, which stands for all instances of storage, or NAME/N for one. No names mean
+	// everything, where that makes sense.
 	Names []string `json:"names"`
 }
 
 // StorageList is a list of storage.
 type StorageList struct {
+	// Storage is sorted by name.
 	Storage []Storage `json:"storage"`
 }
 
 // MachineList is a list of machines.
 type MachineList struct {
+	// Machines are sorted by name.
 	Machines []Machine `json:"machines"`
 }
 
@@ -413,16 +469,19 @@ type FenceMachineArgs struct {
 
 // TokenText is a token that was created. It is a secret.
 type TokenText struct {
+	// Token is the text of the token.
 	Token string `json:"token"`
 }
 
 // TokenList is a list of tokens.
 type TokenList struct {
+	// Tokens are those that can be used.
 	Tokens []Token `json:"tokens"`
 }
 
 // PoolList is a list of pools.
 type PoolList struct {
+	// Pools are sorted by name.
 	Pools []Pool `json:"pools"`
 }
 
@@ -434,6 +493,7 @@ type NotAsked struct {
 
 // OrphanList is a list of orphans.
 type OrphanList struct {
+	// Orphans are orphans and other objects that belong to no storage.
 	Orphans []Orphan `json:"orphans"`
 	// NotAsked are the machines whose objects are not in the list.
 	NotAsked []NotAsked `json:"not-asked,omitempty"`
@@ -441,12 +501,14 @@ type OrphanList struct {
 
 // Report has the reports of the workers.
 type Report struct {
+	// Report has the report of each worker, by its name.
 	Report map[string]any `json:"report"`
 }
 
 // Line is a line of the answer to a request to watch: an event, or the error that ends the stream.
 type Line struct {
 	Event
+	// Error is the error that ends the stream.
 	Error *Problem `json:"error,omitempty"`
 }
 
@@ -462,8 +524,10 @@ type Declaration struct {
 	MachineLabels string `json:"machine-labels,omitempty"`
 	// Mount is where to mount a filesystem.
 	Mount string `json:"mount,omitempty"`
-	// Filesystem, MkfsOptions and MountOptions choose the filesystem on a volume.
-	Filesystem   string `json:"filesystem,omitempty"`
-	MkfsOptions  string `json:"mkfs-options,omitempty"`
+	// Filesystem is the type of the filesystem on a volume, such as ext4.
+	Filesystem string `json:"filesystem,omitempty"`
+	// MkfsOptions are options of the program that makes the filesystem on a volume.
+	MkfsOptions string `json:"mkfs-options,omitempty"`
+	// MountOptions are options for mounting the filesystem on a volume.
 	MountOptions string `json:"mount-options,omitempty"`
 }

@@ -3,6 +3,7 @@ package userapi
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -160,6 +161,24 @@ func document(api *huma.OpenAPI) {
 		if fixed := strings.ReplaceAll(path, "...}", "}"); fixed != path {
 			delete(api.Paths, path)
 			api.Paths[fixed] = item
+		}
+	}
+	schemas := api.Components.Schemas.Map()
+	for _, unused := range []string{"ErrorModel", "ErrorDetail"} { // of the framework: errors are problems of package user
+		delete(schemas, unused)
+	}
+	for name, schema := range schemas {
+		t := api.Components.Schemas.TypeFromRef("#/components/schemas/" + name)
+		schema.Description = descriptions[t.Name()]
+		for _, field := range reflect.VisibleFields(t) {
+			owner := t // or the embedded type that the field is from
+			if n := len(field.Index); n > 1 {
+				owner = t.FieldByIndex(field.Index[:n-1]).Type
+			}
+			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if property, ok := schema.Properties[key]; ok {
+				property.Description = descriptions[owner.Name()+"."+field.Name]
+			}
 		}
 	}
 }

@@ -226,7 +226,7 @@ func TestStatusFields(t *testing.T) {
 	}
 	want := []string{
 		"attachments", "filesystem", "kind", "life", "location", "message", "name",
-		"pool", "provider", "since", "size-mib", "status", "volume", "wanted-mib",
+		"pool", "provider", "revision", "since", "size-mib", "status", "volume", "wanted-mib",
 	}
 	for _, s := range list {
 		if got := slices.Sorted(maps.Keys(s)); !reflect.DeepEqual(got, want) {

@@ -33,7 +33,7 @@ func (i *instance) filesystemAttributes() attributes {
 // bound to its machine, and errors.IsNotValid if an instance is being removed, or if the machine that
 // it is to leave is not connected (see [State.FenceMachine]).
 func (st *State) MoveStorage(moves ...Attach) error {
-	return st.update(func(tx *txn) error { return tx.moveEach(moves) })
+	return st.Apply(Changes{Move: moves})
 }
 
 func (tx *txn) moveEach(moves []Attach) error {

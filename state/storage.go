@@ -70,6 +70,11 @@ type Storage struct {
 
 	Life life.Value
 
+	// Revision identifies what users want of the instance: it changes with its size, with the
+	// machine that it is to be attached to, and when it is to be removed or released, but not with
+	// its status. No two instances have the same one, even if one gets the name of the other.
+	Revision string
+
 	// StatusInfo is the most important status of the instance's volume and filesystem: an
 	// error first, then a status with a message, then one of removal, then the least advanced.
 	// An attached entity's status is the least important, and its message is a remark; if both
@@ -133,9 +138,24 @@ type Changes struct {
 	// Resize are instances to grow, as by [State.ResizeStorage].
 	Resize []Resize
 
+	// Move are instances to move, as by [State.MoveStorage].
+	Move []Attach
+
+	// Remove are the names of instances to remove, as by [State.RemoveStorage].
+	Remove []string
+
 	// Keep are the names of instances that are to stay as they are. Failed operations of them
 	// are retried at once, as they are for the instances in Attach and Resize.
 	Keep []string
+
+	// Revisions are the revisions of the instances that the changes were planned from. If an
+	// instance has another one when the changes are committed, nothing is changed, and the error
+	// satisfies errors.Is(err, [ErrChanged]).
+	Revisions []Revision
+
+	// Lease, if set, excludes what others plan. If it has ended when the changes are committed,
+	// nothing is changed, and the error satisfies errors.Is(err, [kv.ErrLeaseLost]).
+	Lease kv.Lease
 }
 
 // needsSpace reports whether the changes add or grow something. Existing storage can always be
@@ -160,9 +180,12 @@ type Resize struct {
 // change that cannot be made, and names it. On a full disk nothing can be added or grown: the
 // error satisfies errors.Is(err, syscall.ENOSPC).
 func (st *State) Apply(changes Changes) error {
-	rules, err := poolmanager.NewRules(st.registry)
-	if err != nil {
-		return errors.Trace(err)
+	var rules *poolmanager.Rules
+	var err error
+	if len(changes.Pools)+len(changes.Add) > 0 {
+		if rules, err = poolmanager.NewRules(st.registry); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	pools := make([]poolmanager.Change, len(changes.Pools))
 	for i, pool := range changes.Pools {
@@ -170,11 +193,19 @@ func (st *State) Apply(changes Changes) error {
 			return errors.Trace(err)
 		}
 	}
-	update := st.update
 	if changes.needsSpace() {
-		update = st.updateIfSpace
+		if err := st.checkSpace(); err != nil {
+			return err
+		}
 	}
-	return update(func(tx *txn) error {
+	ctx := st.ctx
+	if changes.Lease != nil {
+		ctx = kv.WithLease(ctx, changes.Lease)
+	}
+	return st.updateWith(ctx, func(tx *txn) error {
+		if err := tx.checkRevisions(changes.Revisions); err != nil {
+			return err
+		}
 		if _, err := tx.changePools(pools); err != nil {
 			return errors.Trace(err)
 		}
@@ -200,6 +231,12 @@ func (st *State) Apply(changes Changes) error {
 			if err != nil {
 				return errors.Trace(err)
 			}
+		}
+		if err := tx.moveEach(changes.Move); err != nil {
+			return err
+		}
+		if err := tx.removeEach(changes.Remove); err != nil {
+			return err
 		}
 		return tx.retryFailing(changes.existing())
 	})
@@ -276,12 +313,14 @@ func (st *State) DetachStorage(names []string) error {
 // retried at once, as by [State.RetryStorage]. The error satisfies errors.IsNotFound if a name
 // does not exist.
 func (st *State) RemoveStorage(names []string) error {
-	return st.update(func(tx *txn) error {
-		return detachEach(tx, names, "removing", func(i *instance) error {
-			i.assumeAttached(tx.identity().Generation)
-			i.Life = atLeastDying(i.Life)
-			return nil
-		})
+	return st.Apply(Changes{Remove: names})
+}
+
+func (tx *txn) removeEach(names []string) error {
+	return detachEach(tx, names, "removing", func(i *instance) error {
+		i.assumeAttached(tx.identity().Generation)
+		i.Life = atLeastDying(i.Life)
+		return nil
 	})
 }
 
@@ -633,6 +672,7 @@ func (i *instance) view(r *reader, name string) Storage {
 		Attributes:   i.Attributes,
 		ReadOnly:     i.ReadOnly,
 		Life:         i.Life,
+		Revision:     i.revision(),
 		Volume:       i.Volume.view(),
 		Filesystem:   i.Filesystem.view(),
 	}

@@ -18,7 +18,8 @@ type Problem struct {
 	Title string `json:"title"`
 	// Detail is the text of the error.
 	Detail string `json:"detail"`
-	// Code is that of [params.Error]. It is empty for errors that the server does not classify.
+	// Code is that of [params.Error], or the text of [ErrPrecondition]. It is empty for errors that
+	// the server does not classify.
 	Code string `json:"code,omitempty"`
 	// Errors say which parts of a request are not valid, if Detail does not.
 	Errors []InvalidField `json:"errors,omitempty"`
@@ -35,6 +36,7 @@ type InvalidField struct {
 // NewProblem returns the form of an error on the wire.
 func NewProblem(err error) *Problem {
 	status := http.StatusInternalServerError
+	wire := params.ServerError(err)
 	for _, known := range []struct {
 		kind   errors.ConstError
 		status int
@@ -45,13 +47,16 @@ func NewProblem(err error) *Problem {
 		{errors.NotSupported, http.StatusNotImplemented},
 		{errors.NotYetAvailable, http.StatusServiceUnavailable},
 		{errors.Unauthorized, http.StatusForbidden},
+		{ErrPrecondition, http.StatusPreconditionFailed},
 	} {
 		if errors.Is(err, known.kind) {
 			status = known.status
+			if wire.Code == "" {
+				wire.Code = string(known.kind)
+			}
 			break
 		}
 	}
-	wire := params.ServerError(err)
 	return &Problem{Status: status, Title: http.StatusText(status), Detail: wire.Message, Code: wire.Code}
 }
 
@@ -76,6 +81,9 @@ func (p *Problem) ContentType(string) string { return "application/problem+json"
 // err returns the error with its kind.
 func (p *Problem) err() error {
 	code := p.Code
+	if code == string(ErrPrecondition) {
+		return errors.WithType(errors.New(p.Error()), ErrPrecondition)
+	}
 	if code == "" && (p.Status == http.StatusBadRequest || p.Status == http.StatusUnprocessableEntity) {
 		code = params.CodeNotValid
 	}

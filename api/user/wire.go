@@ -27,6 +27,9 @@ type Storage struct {
 	CannotGrowToMiB uint64 `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
 	Life life.Value `json:"life" yaml:"life"`
+	// Revision changes with what is wanted of the storage: its size, the machine that it is to be
+	// attached to, and whether it is to be removed. It does not change with Status.
+	Revision string `json:"revision" yaml:"revision"`
 	// Status is "pending", "attaching", "attached", "detaching", "detached", "destroying" or
 	// "error".
 	Status status.Status `json:"status" yaml:"status"`

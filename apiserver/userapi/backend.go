@@ -18,6 +18,12 @@ type Backend interface {
 	// with changes. It returns when the context ends or send fails. A name that is not known
 	// is not an error: the storage may be added later, or may have been removed.
 	Watch(ctx context.Context, names []string, send func(user.Event) error) error
+	// Declare makes sure that storage exists and is attached, as applying a file with the
+	// declaration does. If the condition is not met, it changes nothing, and the error satisfies
+	// errors.Is(err, user.ErrPrecondition).
+	Declare(context.Context, user.Condition, user.Declaration) error
+	// RemoveIf is Remove for storage that must meet a condition, as in Declare.
+	RemoveIf(context.Context, user.Condition) error
 	// Attach, Detach and Remove request that the named storage be attached, detached, or
 	// detached and destroyed. They return when the request is recorded, not when it is carried
 	// out. If a name is not known, they return an error and change nothing.

@@ -2,9 +2,11 @@ package userapi
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -49,9 +51,68 @@ func (n *Named) wait() (time.Duration, error) {
 	return wait, nil
 }
 
+// Conditional is the part of a request by which it depends on the revision of the storage. It is
+// exported for the same reason as Named.
+type Conditional struct {
+	IfMatch string `header:"If-Match" doc:"Make the change only if the storage has one of these revisions, or, with *, if it exists: the value of ETag in an earlier answer" example:"\"1x2y3z4\""`
+}
+
+type removal struct {
+	Named
+	Conditional
+}
+
 type declaration struct {
 	Named
-	Body user.Declaration
+	Conditional
+	IfNoneMatch string `header:"If-None-Match" doc:"With *, make the change only if there is no such storage" enum:"*"`
+	Body        user.Declaration
+}
+
+// resource is the storage with a name.
+type resource struct {
+	// ETag is its revision, in quotes.
+	ETag string `header:"ETag" doc:"The revision of the storage, in quotes. It changes with what is wanted of the storage, and not with its status."`
+	Body user.StorageList
+}
+
+func newResource(found []user.Storage) *resource {
+	r := &resource{Body: user.StorageList{Storage: found}}
+	if len(found) > 0 {
+		r.ETag = strconv.Quote(user.RevisionOf(found))
+	}
+	return r
+}
+
+// condition returns the condition on the storage with the name.
+func (m Conditional) condition(name string) (user.Condition, error) {
+	on := user.Condition{Name: name}
+	switch m.IfMatch {
+	case "":
+		return on, nil
+	case "*":
+		on.Exists = true
+		return on, nil
+	}
+	for tag := range strings.SplitSeq(m.IfMatch, ",") {
+		tag = strings.TrimSpace(tag)
+		revision, quoted := strings.CutPrefix(tag, `"`)
+		revision, ended := strings.CutSuffix(revision, `"`)
+		if !quoted || !ended || strings.Contains(revision, `"`) {
+			return on, errors.NewNotValid(nil, fmt.Sprintf("If-Match: %s is neither * nor a revision in quotes, as the header ETag of an answer has it", tag))
+		}
+		on.Revisions = append(on.Revisions, revision)
+	}
+	return on, nil
+}
+
+func (d *declaration) condition() (user.Condition, error) {
+	on, err := d.Conditional.condition(d.Name)
+	on.Absent = d.IfNoneMatch == "*"
+	if err == nil && on.Absent && d.IfMatch != "" {
+		err = errors.NewNotValid(nil, "If-Match and If-None-Match exclude each other: send one of them")
+	}
+	return on, err
 }
 
 // registerStorage adds the operations on storage as resources.
@@ -66,49 +127,41 @@ func (h *Handler) registerStorage() {
 		operation.OperationID = id
 		return operation
 	}
-	huma.Register(h.api, one(http.MethodGet, "get-storage", toRead, "Show storage"), func(ctx context.Context, args *Named) (*body[user.StorageList], error) {
+	huma.Register(h.api, one(http.MethodGet, "get-storage", toRead, "Show storage"), func(ctx context.Context, args *Named) (*resource, error) {
 		return h.settle(ctx, args, settled)
 	})
 	put := one(http.MethodPut, "put-storage", toChange, "Make sure that storage exists and is attached, with the properties of the body, as applying a file does")
-	huma.Register(h.api, put, func(ctx context.Context, args *declaration) (*body[user.StorageList], error) {
+	huma.Register(h.api, put, func(ctx context.Context, args *declaration) (*resource, error) {
 		if _, err := args.wait(); err != nil { // before anything is changed
 			return nil, problemOf(err)
 		}
-		file, err := fileOf(args.Name, args.Body)
-		if err != nil {
-			return nil, problemOf(err)
+		on, err := args.condition()
+		if err == nil {
+			err = b.Declare(ctx, on, args.Body)
 		}
-		if _, err := b.Apply(ctx, user.ApplyArgs{File: "request", Content: file}); err != nil {
+		if err != nil {
 			return nil, problemOf(err)
 		}
 		return h.settle(ctx, &args.Named, settled)
 	})
-	huma.Register(h.api, one(http.MethodDelete, "delete-storage", toChange, "Detach and destroy storage"), func(ctx context.Context, args *Named) (*body[user.StorageList], error) {
+	huma.Register(h.api, one(http.MethodDelete, "delete-storage", toChange, "Detach and destroy storage"), func(ctx context.Context, args *removal) (*resource, error) {
 		if _, err := args.wait(); err != nil {
 			return nil, problemOf(err)
 		}
-		if err := b.Remove(ctx, []string{args.Name}); err != nil {
+		on, err := args.condition(args.Name)
+		if err == nil {
+			err = b.RemoveIf(ctx, on)
+		}
+		if err != nil {
 			return nil, problemOf(err)
 		}
-		answer, err := h.settle(ctx, args, func(user.Storage) bool { return false })
+		answer, err := h.settle(ctx, &args.Named, func(user.Storage) bool { return false })
 		var problem *user.Problem
 		if errors.As(err, &problem) && problem.Status == http.StatusNotFound { // it is gone
-			return &body[user.StorageList]{user.StorageList{Storage: []user.Storage{}}}, nil
+			return newResource([]user.Storage{}), nil
 		}
 		return answer, err
 	})
-}
-
-// fileOf returns a file that declares storage. JSON is YAML.
-func fileOf(name string, declared user.Declaration) (string, error) {
-	type entry struct {
-		Name string `json:"name"`
-		user.Declaration
-	}
-	content, err := json.Marshal(struct {
-		Storage []entry `json:"storage"`
-	}{[]entry{{name, declared}}})
-	return string(content), errors.Trace(err)
 }
 
 // settled reports whether nothing is being done for storage.
@@ -124,7 +177,7 @@ func settled(s user.Storage) bool {
 
 // settle waits, as long as the request says, until all of the named storage satisfies the condition
 // or is gone. It returns the storage as it is then.
-func (h *Handler) settle(ctx context.Context, args *Named, condition func(user.Storage) bool) (*body[user.StorageList], error) {
+func (h *Handler) settle(ctx context.Context, args *Named, condition func(user.Storage) bool) (*resource, error) {
 	names := []string{args.Name}
 	wait, err := args.wait()
 	if err != nil {
@@ -136,7 +189,7 @@ func (h *Handler) settle(ctx context.Context, args *Named, condition func(user.S
 		}
 	}
 	found, err := h.config.Backend.Storage(ctx, names)
-	return &body[user.StorageList]{user.StorageList{Storage: found}}, problemOf(err)
+	return newResource(found), problemOf(err)
 }
 
 const errSettled = errors.ConstError("settled")

@@ -3,6 +3,7 @@ package userapi_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -77,8 +78,8 @@ func TestStorageResource(t *testing.T) {
 	}
 	want := []string{
 		`storage ["data/0"]`,
-		`apply request "{\"storage\":[{\"name\":\"data\",\"directive\":\"loop,2G\",\"kind\":\"filesystem\",\"machine\":\"web\",\"mount\":\"/srv/\\\"data\"}]}" false`, `storage ["data"]`,
-		`remove ["data"]`, `storage ["data"]`,
+		`declare {Name:data Revisions:[] Exists:false Absent:false} {Directive:loop,2G Kind:filesystem Machine:web MachineLabels: Mount:/srv/"data Filesystem: MkfsOptions: MountOptions:}`, `storage ["data"]`,
+		`remove if {Name:data Revisions:[] Exists:false Absent:false}`, `storage ["data"]`,
 	}
 	if !slices.Equal(b.Calls(), want) {
 		t.Errorf("calls\n%q, want\n%q", b.Calls(), want)
@@ -141,5 +142,72 @@ func TestWaitEnds(t *testing.T) {
 				t.Errorf("%s with wait=%s is answered with %d %s, calls %q", method, wait, status, answer, b.Calls())
 			}
 		}
+	}
+}
+
+// A client says with the revision that it has seen that nobody is to have changed the storage since.
+func TestConditions(t *testing.T) {
+	for _, test := range []struct {
+		method, header, value string
+		status                int
+		want                  string // of the answer, or the condition
+	}{
+		{"PUT", "If-Match", `"r1"`, http.StatusOK, "{Name:data Revisions:[r1] Exists:false Absent:false}"},
+		{"PUT", "If-Match", `"r1", "r2"`, http.StatusOK, "{Name:data Revisions:[r1 r2] Exists:false Absent:false}"},
+		{"PUT", "If-Match", `*`, http.StatusOK, "{Name:data Revisions:[] Exists:true Absent:false}"},
+		{"PUT", "If-None-Match", `*`, http.StatusOK, "{Name:data Revisions:[] Exists:false Absent:true}"},
+		{"DELETE", "If-Match", `"r1"`, http.StatusOK, "{Name:data Revisions:[r1] Exists:false Absent:false}"},
+		{"PUT", "If-Match", `r1`, http.StatusBadRequest, "If-Match: r1 is neither"},
+		{"PUT", "If-Match", `W/"r1"`, http.StatusBadRequest, "is neither"},
+		{"DELETE", "If-Match", `"`, http.StatusBadRequest, "is neither"},
+		{"PUT", "If-None-Match", `"r1"`, http.StatusUnprocessableEntity, "If-None-Match"},
+	} {
+		b := &userapitest.Backend{Storages: []user.Storage{storageRow("data", status.Attached, "web")}}
+		b.Storages[0].Revision = "r3"
+		r := httptest.NewRequest(test.method, "http://stowage/v1/storage/data", strings.NewReader("{}"))
+		r.Header.Set(test.header, test.value)
+		response := httptest.NewRecorder()
+		handler(t, b, userapi.Caller{Role: role.Admin}).ServeHTTP(deadlines{response}, r)
+		got := response.Body.String()
+		if test.status == http.StatusOK {
+			got = strings.Join(b.Calls(), "\n")
+			if tag := response.Header().Get("ETag"); tag != `"r3"` {
+				t.Errorf("%s: ETag %s", test.method, tag)
+			}
+		} else if len(b.Calls()) > 0 {
+			t.Errorf("%s with %s: %s: calls %q", test.method, test.header, test.value, b.Calls())
+		}
+		if response.Code != test.status || !strings.Contains(got, test.want) {
+			t.Errorf("%s with %s: %s is answered with %d: %s", test.method, test.header, test.value, response.Code, got)
+		}
+	}
+}
+
+// A condition that is not met is told from other errors by its status and code.
+func TestFailedCondition(t *testing.T) {
+	b := &userapitest.Backend{Err: user.Condition{Name: "data", Revisions: []string{"r1"}}.Check("r3")}
+	status, answer := request(handler(t, b, userapi.Caller{Role: role.Admin}), "PUT", "/v1/storage/data", "{}")
+	want := `{"status":412,"title":"Precondition Failed","detail":"storage \"data\" has revision r3: somebody has changed it; ` +
+		`look at it again (GET /v1/storage/data), and send its revision in If-Match","code":"precondition failed"}`
+	if status != http.StatusPreconditionFailed || answer != want {
+		t.Errorf("answered with %d %s", status, answer)
+	}
+}
+
+// The tag of several instances changes with each of them.
+func TestTagOfSeveralInstances(t *testing.T) {
+	tags := map[string]string{}
+	for _, revisions := range []string{"r1", "r1 r2", "r1 r3", "r1 r2 r3", "r2 r1"} {
+		b := &userapitest.Backend{}
+		for i, revision := range strings.Fields(revisions) {
+			b.Storages = append(b.Storages, user.Storage{Name: fmt.Sprintf("data/%d", i), Revision: revision})
+		}
+		response := httptest.NewRecorder()
+		handler(t, b, userapi.Caller{Role: role.Viewer}).ServeHTTP(deadlines{response}, httptest.NewRequest("GET", "http://stowage/v1/storage/data", nil))
+		tag := response.Header().Get("ETag")
+		if same, ok := tags[tag]; ok || len(tag) < 3 {
+			t.Errorf("%s has the tag %s, as %s", revisions, tag, same)
+		}
+		tags[tag] = revisions
 	}
 }

@@ -47,6 +47,18 @@ func (b *Backend) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyResul
 	}, b.Err
 }
 
+// Declare implements userapi.Backend.
+func (b *Backend) Declare(_ context.Context, on user.Condition, declared user.Declaration) error {
+	b.record("declare %+v %+v", on, declared)
+	return b.Err
+}
+
+// RemoveIf implements userapi.Backend.
+func (b *Backend) RemoveIf(_ context.Context, on user.Condition) error {
+	b.record("remove if %+v", on)
+	return b.Err
+}
+
 // Storage implements userapi.Backend.
 func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	b.record("storage %q", names)

@@ -27,6 +27,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
@@ -52,8 +53,8 @@ type Config struct {
 	// Server is set for a server.
 	Server *Server
 	// ChangeLease, if set, excludes changes by other servers with the same state, until release is
-	// called.
-	ChangeLease func(context.Context) (release func(), err error)
+	// called or the lease ends.
+	ChangeLease func(context.Context) (lease kv.Lease, release func(), err error)
 	// Report returns the reports of the workers.
 	Report func() map[string]any
 }
@@ -99,58 +100,160 @@ func New(config Config) *Backend {
 // beginChange excludes other changes of the wanted state, so that the result of a check stays true
 // until the change is made. The caller calls end after the change.
 func (b *Backend) beginChange(ctx context.Context) (end func(), err error) {
+	_, end, err = b.exclude(ctx)
+	return end, err
+}
+
+// exclude is beginChange, with the lease that excludes other servers; nil if there are none. The state
+// compares it when the change is committed ([state.Changes.Lease]), in case it has ended.
+//
+// The revisions that a change is planned from do not suffice, though the state compares them as well
+// ([state.Changes.Revisions]): they are about one instance each. Whether mount points conflict, whether
+// NAME and NAME/N would both exist, and how much storage a machine has, depends on all instances, which
+// a transaction cannot read. And an import cannot be planned again once its provider has taken the
+// object over.
+func (b *Backend) exclude(ctx context.Context) (lease kv.Lease, end func(), err error) {
 	b.changeMu.Lock()
 	if b.config.ChangeLease == nil {
-		return b.changeMu.Unlock, nil
+		return nil, b.changeMu.Unlock, nil
 	}
-	release, err := b.config.ChangeLease(ctx)
+	lease, release, err := b.config.ChangeLease(ctx)
 	if err != nil {
 		b.changeMu.Unlock()
-		return nil, errors.Annotate(err, "waiting for changes by other servers")
+		return nil, nil, errors.Annotate(err, "waiting for changes by other servers")
 	}
-	return func() { release(); b.changeMu.Unlock() }, nil
+	return lease, func() { release(); b.changeMu.Unlock() }, nil
+}
+
+// maxPlans is how often a change is planned, if what it was planned from changes each time.
+const maxPlans = 10
+
+// change makes a change that plan returns, nil for none. It plans again if what the change was planned
+// from is no longer true: a machine may have been fenced, or the lease may have ended. doing, unless it
+// is empty, says in errors of the state what is done.
+func (b *Backend) change(ctx context.Context, doing string, plan func() (*state.Changes, error)) error {
+	for n := 1; ; n++ {
+		err := b.changeOnce(ctx, doing, plan)
+		outdated := errors.Is(err, state.ErrChanged) || errors.Is(err, kv.ErrLeaseLost)
+		switch {
+		case !outdated:
+			return err
+		case n == maxPlans:
+			return errors.NewNotYetAvailable(err, "others change the same storage again and again: try again")
+		}
+	}
+}
+
+func (b *Backend) changeOnce(ctx context.Context, doing string, plan func() (*state.Changes, error)) error {
+	lease, end, err := b.exclude(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
+	changes, err := plan()
+	if err != nil || changes == nil {
+		return errors.Trace(err)
+	}
+	changes.Lease = lease
+	err = b.state.Apply(*changes)
+	if doing != "" {
+		err = errors.Annotate(err, doing)
+	}
+	return err
 }
 
 // Apply implements userapi.Backend. Before it changes anything, it makes the checks that the
 // file alone does not allow.
 func (b *Backend) Apply(ctx context.Context, args user.ApplyArgs) (user.ApplyResult, error) {
-	return b.ApplyFile(ctx, args, false)
+	return b.applyFile(ctx, args, false, user.Condition{})
 }
 
 // ApplyFile applies a file. With keepLarger, storage may be larger than the file says.
 func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepLarger bool) (user.ApplyResult, error) {
+	return b.applyFile(ctx, args, keepLarger, user.Condition{})
+}
+
+// Declare implements userapi.Backend.
+func (b *Backend) Declare(ctx context.Context, on user.Condition, declared user.Declaration) error {
+	// A file that declares the storage. JSON is YAML.
+	type entry struct {
+		Name string `json:"name"`
+		user.Declaration
+	}
+	content, err := json.Marshal(struct {
+		Storage []entry `json:"storage"`
+	}{[]entry{{on.Name, declared}}})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	_, err = b.applyFile(ctx, user.ApplyArgs{File: "request", Content: string(content)}, false, on)
+	return err
+}
+
+// applyFile applies a file if storage meets the condition.
+func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepLarger bool, on user.Condition) (result user.ApplyResult, err error) {
 	file, err := spec.Parse(args.File, []byte(args.Content))
 	if err != nil {
 		return user.ApplyResult{}, errors.Trace(err)
 	}
-	end, err := b.beginChange(ctx)
-	if err != nil {
-		return user.ApplyResult{}, errors.Trace(err)
-	}
-	defer end()
 	names := make([]string, len(file.Storage))
 	for i, declared := range file.Storage {
 		names[i] = declared.Name
 	}
-	situation, err := b.situation(names)
-	if err != nil {
-		return user.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
-	}
-	situation.KeepLarger, situation.Undeclared = keepLarger, args.DryRun
-	plan, err := converge.Make(file, situation)
+	doing := "applying " + args.File
+	err = b.change(ctx, doing, func() (*state.Changes, error) {
+		situation, err := b.situation(names)
+		if err != nil {
+			return nil, errors.Annotate(err, doing)
+		}
+		required, err := meet(on, situation.Storage)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		situation.KeepLarger, situation.Undeclared = keepLarger, args.DryRun
+		plan, err := converge.Make(file, situation)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		result = user.ApplyResult{Changes: plan.Changes, Names: plan.Names}
+		if plan.Attached > maxAttachedRows && len(plan.Unfinished) <= maxEventNames {
+			result.Attached, result.Unfinished = plan.Attached, plan.Unfinished
+		}
+		if args.DryRun {
+			return nil, nil
+		}
+		plan.State.Revisions = append(plan.State.Revisions, required...)
+		return &plan.State, nil
+	})
 	if err != nil {
 		return user.ApplyResult{}, errors.Trace(err)
 	}
-	if !args.DryRun {
-		if err := b.state.Apply(plan.State); err != nil {
-			return user.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
-		}
-	}
-	result := user.ApplyResult{Changes: plan.Changes, Names: plan.Names}
-	if plan.Attached > maxAttachedRows && len(plan.Unfinished) <= maxEventNames {
-		result.Attached, result.Unfinished = plan.Attached, plan.Unfinished
-	}
 	return result, nil
+}
+
+// meet returns the revisions that the change needs whose condition the storage, which is all of its
+// name, has to meet.
+func meet(on user.Condition, found []state.Storage) ([]state.Revision, error) {
+	rows := make([]user.Storage, len(found))
+	for i, s := range found {
+		rows[i] = user.Storage{Name: s.Name, Revision: s.Revision}
+	}
+	if err := on.Check(user.RevisionOf(rows)); err != nil {
+		return nil, err
+	}
+	if len(on.Revisions) == 0 {
+		return nil, nil
+	}
+	return revisionsOf(found), nil
+}
+
+// revisionsOf returns the revisions of storage that a change is planned from.
+func revisionsOf(found []state.Storage) []state.Revision {
+	revisions := make([]state.Revision, len(found))
+	for i, s := range found {
+		revisions[i] = state.Revision{Name: s.Name, Revision: s.Revision}
+	}
+	return revisions
 }
 
 // maxAttachedRows is how many instances that were attached before a client still gets when it
@@ -366,48 +469,63 @@ func (w *watchSession) hash(row user.Storage) (uint64, error) {
 
 // Attach implements userapi.Backend.
 func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
-	end, err := b.beginChange(ctx)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer end()
-	found, err := b.named(args.Names)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	machine := b.config.Machine
-	if args.Machine != "" {
-		if machine, err = b.state.MachineNamed(args.Machine); err != nil {
-			return errors.Trace(err)
+	return b.change(ctx, "", func() (*state.Changes, error) {
+		found, err := b.named(args.Names)
+		if err != nil {
+			return nil, errors.Trace(err)
 		}
-	}
-	var changes state.Changes
-	for _, s := range found {
-		to := machine
-		if bound, ok := converge.BoundMachine(&s); ok && args.Machine == "" {
-			to = bound
+		machine := b.config.Machine
+		if args.Machine != "" {
+			if machine, err = b.state.MachineNamed(args.Machine); err != nil {
+				return nil, errors.Trace(err)
+			}
 		}
-		if to == (names.MachineTag{}) {
-			return errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
+		changes := &state.Changes{Revisions: revisionsOf(found)}
+		for _, s := range found {
+			to := machine
+			if bound, ok := converge.BoundMachine(&s); ok && args.Machine == "" {
+				to = bound
+			}
+			if to == (names.MachineTag{}) {
+				return nil, errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
+			}
+			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to})
 		}
-		changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to})
-	}
-	return errors.Trace(b.state.Apply(changes))
+		return changes, nil
+	})
 }
 
 // Detach implements userapi.Backend.
 func (b *Backend) Detach(ctx context.Context, names []string) error {
-	return b.change(ctx, names, b.state.DetachStorage)
+	return b.changeNamed(ctx, names, b.state.DetachStorage)
 }
 
 // Remove implements userapi.Backend.
 func (b *Backend) Remove(ctx context.Context, names []string) error {
-	return b.change(ctx, names, b.state.RemoveStorage)
+	return b.changeNamed(ctx, names, b.state.RemoveStorage)
+}
+
+// RemoveIf implements userapi.Backend.
+func (b *Backend) RemoveIf(ctx context.Context, on user.Condition) error {
+	return b.change(ctx, "", func() (*state.Changes, error) {
+		found, missing, err := b.state.StorageOf(on.Name)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		required, err := meet(on, found)
+		if err == nil && len(missing) > 0 {
+			err = errors.NotFoundf("storage %q", on.Name)
+		}
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		return &state.Changes{Remove: fullNames(found), Revisions: required}, nil
+	})
 }
 
 // Release implements userapi.Backend.
 func (b *Backend) Release(ctx context.Context, names []string) error {
-	return b.change(ctx, names, b.state.ReleaseStorage)
+	return b.changeNamed(ctx, names, b.state.ReleaseStorage)
 }
 
 // Retry implements userapi.Backend.
@@ -421,7 +539,7 @@ func (b *Backend) Retry(_ context.Context, names []string) error {
 
 // Format implements userapi.Backend.
 func (b *Backend) Format(ctx context.Context, names []string) error {
-	return b.change(ctx, names, func(found []string) error {
+	return b.changeNamed(ctx, names, func(found []string) error {
 		for _, name := range found {
 			if !slices.Contains(names, name) {
 				return errors.NewNotValid(nil, "name each storage that is to be formatted, such as "+name)
@@ -431,8 +549,8 @@ func (b *Backend) Format(ctx context.Context, names []string) error {
 	})
 }
 
-// change calls do with the full names of the storage that names refer to.
-func (b *Backend) change(ctx context.Context, names []string, do func([]string) error) error {
+// changeNamed calls do with the full names of the storage that names refer to.
+func (b *Backend) changeNamed(ctx context.Context, names []string, do func([]string) error) error {
 	end, err := b.beginChange(ctx)
 	if err != nil {
 		return errors.Trace(err)
@@ -550,6 +668,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		WantedMiB:       s.RequestedMiB,
 		CannotGrowToMiB: s.CannotGrowTo,
 		Life:            s.Life,
+		Revision:        s.Revision,
 		Status:          s.Status,
 		Message:         s.Message,
 		Since:           s.Since,

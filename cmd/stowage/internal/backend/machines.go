@@ -134,20 +134,21 @@ func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult
 	if b.config.Server == nil {
 		return user.MoveResult{}, errNoServer
 	}
-	end, err := b.beginChange(ctx)
+	var moves []state.Attach
+	err := b.change(ctx, "", func() (*state.Changes, error) {
+		found, err := b.named(args.Names)
+		if err != nil {
+			return nil, err
+		}
+		if moves, err = b.targets(found, args); err != nil {
+			return nil, errors.Trace(err)
+		}
+		return &state.Changes{Move: moves, Revisions: revisionsOf(found)}, nil
+	})
 	if err != nil {
 		return user.MoveResult{}, errors.Trace(err)
 	}
-	defer end()
-	found, err := b.named(args.Names)
-	if err != nil {
-		return user.MoveResult{}, err
-	}
-	moves, err := b.targets(found, args)
-	if err == nil {
-		err = b.state.MoveStorage(moves...)
-	}
-	return user.MoveResult{Machines: b.machinesOf(moves)}, errors.Trace(err)
+	return user.MoveResult{Machines: b.machinesOf(moves)}, nil
 }
 
 // targets returns the machines that storage is to move to.

@@ -14,28 +14,30 @@ import (
 )
 
 // Resize implements userapi.Backend.
-func (b *Backend) Resize(ctx context.Context, args user.ResizeArgs) (user.ChangesResult, error) {
-	end, err := b.beginChange(ctx)
-	if err != nil {
-		return user.ChangesResult{}, errors.Trace(err)
-	}
-	defer end()
+func (b *Backend) Resize(ctx context.Context, args user.ResizeArgs) (result user.ChangesResult, err error) {
 	if len(args.Names) == 0 {
-		return user.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
+		return result, errors.NewNotValid(nil, "no storage is named")
 	}
-	situation, err := b.situation(nil)
+	err = b.change(ctx, "", func() (*state.Changes, error) {
+		situation, err := b.situation(nil)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		found, err := b.selectStorage(args.Names)
+		if err != nil {
+			return nil, err
+		}
+		plan, err := converge.Resize(situation, found, args.SizeMiB, args.More)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		result.Changes = plan.Changes
+		return &plan.State, nil
+	})
 	if err != nil {
 		return user.ChangesResult{}, errors.Trace(err)
 	}
-	found, err := b.selectStorage(args.Names)
-	if err != nil {
-		return user.ChangesResult{}, err
-	}
-	plan, err := converge.Resize(situation, found, args.SizeMiB, args.More)
-	if err != nil {
-		return user.ChangesResult{}, errors.Trace(err)
-	}
-	return user.ChangesResult{Changes: plan.Changes}, errors.Trace(b.state.Apply(plan.State))
+	return result, nil
 }
 
 // checkGrowth returns an error if the provider cannot grow the storage. The storage

@@ -87,6 +87,16 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(user.Even
 	return ctx.Err()
 }
 
+func (b *backend) Declare(_ context.Context, on user.Condition, declared user.Declaration) error {
+	b.record("declare %+v %+v", on, declared)
+	return b.err
+}
+
+func (b *backend) RemoveIf(_ context.Context, on user.Condition) error {
+	b.record("remove if %+v", on)
+	return b.err
+}
+
 func (b *backend) Attach(_ context.Context, args user.AttachArgs) error {
 	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s", args.Names, args.Machine)))
 	return b.err
@@ -327,7 +337,7 @@ var since = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 func row(name string, s status.Status, message, location string) user.Storage {
 	r := user.Storage{
 		Name: name, Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64, WantedMiB: 64,
-		Life: life.Alive, Status: s, Message: message, Since: since, Location: location,
+		Life: life.Alive, Revision: "1x2y3z", Status: s, Message: message, Since: since, Location: location,
 		Volume: "0/0", Filesystem: "0/1", Attachments: []user.Attachment{},
 	}
 	if s != status.Detached {
@@ -763,6 +773,7 @@ func TestStatusFormats(t *testing.T) {
     "size-mib": 64,
     "wanted-mib": 64,
     "life": "alive",
+    "revision": "1x2y3z",
     "status": "attached",
     "message": "",
     "since": "2025-01-02T03:04:05Z",
@@ -786,6 +797,7 @@ func TestStatusFormats(t *testing.T) {
     "size-mib": 64,
     "wanted-mib": 64,
     "life": "alive",
+    "revision": "1x2y3z",
     "status": "error",
     "message": "a <b>\n",
     "since": "2025-01-02T03:04:05Z",
@@ -803,6 +815,7 @@ func TestStatusFormats(t *testing.T) {
   size-mib: 64
   wanted-mib: 64
   life: alive
+  revision: 1x2y3z
   status: attached
   message: ""
   since: 2025-01-02T03:04:05Z

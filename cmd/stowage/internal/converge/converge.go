@@ -275,6 +275,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
+		p.planFrom(instance.Name, existing)
 		machine, err := p.machineFor(declared, instance, existing)
 		if err != nil {
 			return err
@@ -347,6 +348,16 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	}
 	p.plan.Names = append(p.plan.Names, declared.Name)
 	return nil
+}
+
+// planFrom adds to the plan the revision of the instance that it was made from, which is nil if there was
+// no such instance.
+func (p *planner) planFrom(name string, existing *state.Storage) {
+	from := state.Revision{Name: name}
+	if existing != nil {
+		from.Revision = existing.Revision
+	}
+	p.plan.State.Revisions = append(p.plan.State.Revisions, from)
 }
 
 // checkManager returns an error for storage that no worker would manage.

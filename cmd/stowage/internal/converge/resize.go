@@ -23,6 +23,7 @@ func Resize(situation Situation, found []state.Storage, size uint64, more bool) 
 			return Plan{}, errors.NewNotValid(nil, fmt.Sprintf("storage %q: %d MiB more than %d MiB are too large", s.Name, size, s.RequestedMiB))
 		}
 		p.plan.Names = append(p.plan.Names, s.Name)
+		p.planFrom(s.Name, s)
 		if to == s.RequestedMiB {
 			p.plan.State.Keep = append(p.plan.State.Keep, s.Name)
 			continue

@@ -30,17 +30,17 @@ const releaseTimeout = 5 * time.Second
 
 // changeLease returns the function that excludes changes by users of other servers, if there can be
 // any.
-func (s *Server) changeLease() func(context.Context) (func(), error) {
+func (s *Server) changeLease() func(context.Context) (kv.Lease, func(), error) {
 	leaser, shared := s.place.(kv.Leaser)
 	if !shared {
 		return nil
 	}
-	return func(ctx context.Context) (func(), error) {
+	return func(ctx context.Context) (kv.Lease, func(), error) {
 		lease, err := leaser.Acquire(ctx, "changes")
 		if err != nil {
-			return nil, errors.Trace(err)
+			return nil, nil, errors.Trace(err)
 		}
-		return func() { release(lease) }, nil
+		return lease, func() { release(lease) }, nil
 	}
 }
 

@@ -425,29 +425,40 @@ func (st *State) AllStorage() ([]Storage, error) {
 	return result, nil
 }
 
-// WatchStorageNames returns a watcher of the names of instances: it reports first all existing
-// ones, or only those that names refer to (see [State.StorageOf]), and then all that are new,
-// changed or removed. It does not report changes of block devices; see [State.WatchBlockDevices].
-func (st *State) WatchStorageNames(names ...string) (watcher.StringsWatcher, error) {
-	from, first := kv.FromScratch, len(names) > 0
-	if first {
-		from = kv.FromNow
-	}
-	w, err := watch(st, storagePrefix, from, func(keys []string) ([]string, error) {
+// StorageNames returns the names of all instances, or of those that names refer to (see
+// [State.StorageOf]), in no order.
+func (st *State) StorageNames(names ...string) (found []string, err error) {
+	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
+		add := func(key string, _ []byte) error {
+			found = append(found, key[len(storagePrefix):])
+			return nil
+		}
+		if len(names) == 0 {
+			return snapshot.Scan(storagePrefix, add)
+		}
+		for _, name := range names {
+			if r.has(storageKey(name)) {
+				found = append(found, name)
+			}
+			if err := snapshot.Scan(storageKey(name)+"/", add); err != nil {
+				return errors.Trace(err)
+			}
+		}
+		return nil
+	})
+	return found, errors.Trace(err)
+}
+
+// WatchStorageNames returns a watcher of the names of instances that are added, changed or removed from
+// now on. The first event may have none. It does not report changes of block devices; see
+// [State.WatchBlockDevices].
+func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
+	w, err := watch(st, storagePrefix, kv.FromNow, func(keys []string) ([]string, error) {
 		changed := make([]string, len(keys))
 		for i, key := range keys {
 			changed[i] = key[len(storagePrefix):]
 		}
-		if !first {
-			return changed, nil
-		}
-		first = false
-		found, _, err := st.StorageOf(names...)
-		for _, s := range found {
-			changed = append(changed, s.Name)
-		}
-		slices.Sort(changed)
-		return slices.Compact(changed), err
+		return changed, nil
 	})
 	if err != nil {
 		return nil, err

@@ -354,7 +354,7 @@ func TestWatchStorageNames(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{func() {}, "data/0 raw"},
+		{func() {}, ""},
 		{func() { w.setStatus("volume-0-1", "error", "no room") }, "raw"},
 		{func() { w.setStatus("volume-0-1", "error", "no room"); w.add("new", "tmpfs", filesystem) }, "new"},
 		{func() { w.must(w.RemoveStorage([]string{"data/0", "raw"})) }, "data/0 raw"},
@@ -366,20 +366,22 @@ func TestWatchStorageNames(t *testing.T) {
 	}
 }
 
-func TestWatchSomeStorageNames(t *testing.T) {
+func TestStorageNames(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"data/0", "data/1", "other", "raw"} {
+	for _, name := range []string{"data/0", "data/1", "data-2", "other", "raw"} {
 		w.add(name, "loop", block)
 	}
-	names, err := w.WatchStorageNames("raw", "data", "none")
-	w.must(err)
-	defer names.Kill()
-	if got := strings.Join(next[[]string](t, names), " "); got != "data/0 data/1 raw" {
-		t.Errorf("first notified of %q", got)
-	}
-	w.must(w.RemoveStorage([]string{"other"}))
-	if got := strings.Join(next[[]string](t, names), " "); got != "other" {
-		t.Errorf("then notified of %q", got)
+	for of, want := range map[string][]string{
+		"":              {"data-2", "data/0", "data/1", "other", "raw"},
+		"raw data none": {"data/0", "data/1", "raw"},
+		"data/1 dat":    {"data/1"},
+	} {
+		names, err := w.StorageNames(strings.Fields(of)...)
+		w.must(err)
+		slices.Sort(names)
+		if !slices.Equal(names, want) {
+			t.Errorf("%q refers to %q, want %q", of, names, want)
+		}
 	}
 }
 

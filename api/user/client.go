@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/juju/errors"
 )
@@ -19,6 +20,8 @@ import (
 // MaxRequest bounds the body of a request, in bytes. It is enough for the largest file, with a
 // margin.
 const MaxRequest = 4 << 20
+
+const defaultReconnectTimeout = 30 * time.Second
 
 // Config configures a [Client].
 type Config struct {
@@ -28,6 +31,9 @@ type Config struct {
 	Name string
 	// Transport makes the requests. The client closes its idle connections. Required.
 	Transport *http.Transport
+	// ReconnectTimeout is how long [Client.Follow] tries to connect again once the connection is
+	// lost. Zero means 30 seconds.
+	ReconnectTimeout time.Duration
 	// ConnectError returns the error for one that was met while connecting; nil, or if it returns
 	// nil, the client describes it.
 	ConnectError func(error) error
@@ -38,6 +44,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Transport == nil:
 		return errors.NotValidf("nil Transport")
+	case c.ReconnectTimeout < 0:
+		return errors.NotValidf("negative ReconnectTimeout")
 	case !strings.HasPrefix(c.URL, "http://") && !strings.HasPrefix(c.URL, "https://"):
 		return errors.NotValidf("URL %q", c.URL)
 	}
@@ -58,6 +66,9 @@ func NewClient(config Config) (*Client, error) {
 	}
 	if config.Name == "" {
 		config.Name = config.URL
+	}
+	if config.ReconnectTimeout == 0 {
+		config.ReconnectTimeout = defaultReconnectTimeout
 	}
 	return &Client{config: config, http: http.Client{
 		Transport: config.Transport,
@@ -265,34 +276,6 @@ func (c *Client) Report(ctx context.Context) (map[string]any, error) {
 	return result.Report, err
 }
 
-// Watch calls each with all of the named storage (without names, with all storage), then with
-// changes, until the context ends, each fails, or the agent stops. It never returns nil.
-func (c *Client) Watch(ctx context.Context, names []string, each func(Event) error) error {
-	response, err := c.do(ctx, http.MethodPost, "watch", Names{names})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	decoder := json.NewDecoder(response.Body)
-	for {
-		var line Line
-		err := decoder.Decode(&line)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return errors.Errorf("the agent at %s has stopped", c.config.Name)
-		case err != nil:
-			return errors.Annotate(err, "reading the agent's answer")
-		case line.Error != nil:
-			return line.Error.err()
-		}
-		if err := each(line.Event); err != nil {
-			return err
-		}
-	}
-}
-
 func get[R any](ctx context.Context, c *Client, path string) (R, error) {
 	return call[R](ctx, c, http.MethodGet, path, nil)
 }
@@ -327,7 +310,7 @@ func (c *Client) decode(ctx context.Context, response *http.Response, into any) 
 
 // noResponseError returns the error for a request that may have been carried out.
 func (c *Client) noResponseError() error {
-	return errors.Errorf("the agent at %s stopped before it answered", c.config.Name)
+	return errors.WithType(errors.Errorf("the agent at %s stopped before it answered", c.config.Name), errLost)
 }
 
 // do makes a request. args is the body, nil for none. The error is that of the server, if it
@@ -375,13 +358,13 @@ func (c *Client) do(ctx context.Context, method, path string, args any) (*http.R
 	}
 	if c.config.ConnectError != nil {
 		if described := c.config.ConnectError(err); described != nil {
-			return nil, described
+			return nil, errors.WithType(described, errLost)
 		}
 	}
 	if connected.Load() && !answered.Load() {
 		return nil, c.noResponseError()
 	}
-	return nil, errors.Annotatef(cause(err), "asking the agent at %s", c.config.Name)
+	return nil, errors.WithType(errors.Annotatef(cause(err), "asking the agent at %s", c.config.Name), errLost)
 }
 
 // cause returns the error of the operation that a request failed with, without the method, the URL

@@ -18,8 +18,8 @@ type Problem struct {
 	Title string `json:"title"`
 	// Detail is the text of the error.
 	Detail string `json:"detail"`
-	// Code is that of [params.Error], or the text of [ErrPrecondition]. It is empty for errors that
-	// the server does not classify.
+	// Code is that of [params.Error], or the text of [ErrPrecondition] or [ErrGone]. It is empty for
+	// errors that the server does not classify.
 	Code string `json:"code,omitempty"`
 	// Errors say which parts of a request are not valid, if Detail does not.
 	Errors []InvalidField `json:"errors,omitempty"`
@@ -48,6 +48,7 @@ func NewProblem(err error) *Problem {
 		{errors.NotYetAvailable, http.StatusServiceUnavailable},
 		{errors.Unauthorized, http.StatusForbidden},
 		{ErrPrecondition, http.StatusPreconditionFailed},
+		{ErrGone, http.StatusGone},
 	} {
 		if errors.Is(err, known.kind) {
 			status = known.status
@@ -81,8 +82,10 @@ func (p *Problem) ContentType(string) string { return "application/problem+json"
 // err returns the error with its kind.
 func (p *Problem) err() error {
 	code := p.Code
-	if code == string(ErrPrecondition) {
-		return errors.WithType(errors.New(p.Error()), ErrPrecondition)
+	for _, own := range []errors.ConstError{ErrPrecondition, ErrGone} {
+		if code == string(own) {
+			return errors.WithType(errors.New(p.Error()), own)
+		}
 	}
 	if code == "" && (p.Status == http.StatusBadRequest || p.Status == http.StatusUnprocessableEntity) {
 		code = params.CodeNotValid

@@ -394,13 +394,24 @@ type ApplyResult struct {
 	Unfinished []string `json:"unfinished,omitempty"`
 }
 
-// Event reports changes to watchers. The first event of a stream has everything that was
-// requested.
+// WatchArgs says what to follow.
+type WatchArgs struct {
+	// Names are names of storage, as elsewhere; none: all storage.
+	Names []string `json:"names,omitempty"`
+	// From is the position of the last event that the client has, of a request for the same names. The
+	// answer goes on from there.
+	From string `json:"from,omitempty"`
+}
+
+// Event reports changes to watchers. The first event of a stream has everything that was requested
+// or, from a position, what has changed since.
 type Event struct {
 	// Storage is what is new or has changed.
 	Storage []Storage `json:"storage,omitempty"`
 	// Gone are the names of storage that no longer exists.
 	Gone []string `json:"gone,omitempty"`
+	// Position is where to go on if the connection is lost.
+	Position string `json:"position,omitempty"`
 }
 
 // Names are the names of storage, pools, tokens or users. NAME stands for all instances of storage,

@@ -14,10 +14,12 @@ type Backend interface {
 	// Storage returns the named storage, or all storage if no name is given. The error
 	// satisfies errors.IsNotFound if a name is not known.
 	Storage(ctx context.Context, names []string) ([]user.Storage, error)
-	// Watch calls send with all of the named storage (without names, with all storage), then
-	// with changes. It returns when the context ends or send fails. A name that is not known
-	// is not an error: the storage may be added later, or may have been removed.
-	Watch(ctx context.Context, names []string, send func(user.Event) error) error
+	// Watch calls send with all of the named storage (without names, with all storage) or, from a
+	// position, with what has changed since, and then with changes. It returns when the context ends
+	// or send fails. A name that is not known is not an error: the storage may be added later, or may
+	// have been removed. The error satisfies errors.Is(err, user.ErrGone) if what has changed since the
+	// position is not known.
+	Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error
 	// Declare makes sure that storage exists and is attached, as applying a file with the
 	// declaration does. If the condition is not met, it changes nothing, and the error satisfies
 	// errors.Is(err, user.ErrPrecondition).

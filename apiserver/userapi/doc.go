@@ -6,9 +6,10 @@
 // /v1/detach with {"names": ["data"]} requests that storage be detached. A change is answered when
 // it is recorded, with status 204 if there is nothing to say. PUT and DELETE of storage can be made to
 // depend on its revision, with If-Match. POST /v1/watch is answered by a stream of events, one a line,
-// until either side ends it. An error is an object as RFC 9457 defines it ([user.Problem]), with a
-// status of 400 or more; "detail" is its text. The document that describes all requests, in the form of
-// OpenAPI 3.1, is at /v1/openapi.yaml and /v1/openapi.json, and in docs/reference/openapi.yaml.
+// until either side ends it; a client goes on from the position of an event. An error is an object as
+// RFC 9457 defines it ([user.Problem]), with a status of 400 or more; "detail" is its text. The
+// document that describes all requests, in the form of OpenAPI 3.1, is at /v1/openapi.yaml and
+// /v1/openapi.json, and in docs/reference/openapi.yaml.
 //
 // Each request has a caller with a role, whom the configuration finds: viewers may only read.
 //

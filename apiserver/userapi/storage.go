@@ -204,7 +204,7 @@ func (h *Handler) await(ctx context.Context, names []string, wait time.Duration,
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	pending := map[string]bool{}
-	err = h.config.Backend.Watch(limited, names, func(event user.Event) error {
+	err = h.config.Backend.Watch(limited, user.WatchArgs{Names: names}, func(event user.Event) error {
 		for _, s := range event.Storage {
 			pending[s.Name] = !condition(s)
 		}

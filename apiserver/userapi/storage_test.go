@@ -211,3 +211,16 @@ func TestTagOfSeveralInstances(t *testing.T) {
 		tags[tag] = revisions
 	}
 }
+
+// A client that asks for changes since an unknown position gets an answer, not a stream.
+func TestWatchFromUnknownPosition(t *testing.T) {
+	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Err: errors.WithType(errors.New("not known"), user.ErrGone)}
+	close(b.Events)
+	status, answer := request(handler(t, b, userapi.Caller{Role: role.Viewer}), "POST", "/v1/watch", `{"from": "x-1"}`)
+	if want := `{"status":410,"title":"Gone","detail":"not known","code":"gone"}`; status != http.StatusGone || answer != want {
+		t.Errorf("answered with %d %s", status, answer)
+	}
+	if want := []string{"watch {Names:[] From:x-1}"}; !slices.Equal(b.Calls(), want) {
+		t.Errorf("calls %q", b.Calls())
+	}
+}

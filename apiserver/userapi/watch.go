@@ -20,13 +20,15 @@ var problemType = reflect.TypeFor[user.Problem]()
 func (h *Handler) registerWatch() {
 	operation := h.operation(http.MethodPost, "watch", toRead, "Follow storage")
 	operation.Description += " The answer has a line for each event. The first has all of the named storage (without names, all " +
-		"storage), the others what has changed. A line with an error is the last."
+		"storage), the others what has changed. A line with an error is the last. With \"from\", the position of an event " +
+		"of an earlier answer, the first line has what has changed since then, or is gone; if the server does not know, the " +
+		"answer has status 410: watch again without it, and take what is not in the first line as gone."
 	lines := h.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[user.Line](), true, "")
 	operation.Responses["200"] = &huma.Response{
 		Description: "A stream of JSON objects, one a line",
 		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: lines}},
 	}
-	huma.Register(h.api, operation, func(ctx context.Context, args *body[user.Names]) (*huma.StreamResponse, error) {
+	huma.Register(h.api, operation, func(ctx context.Context, args *body[user.WatchArgs]) (*huma.StreamResponse, error) {
 		end, err := h.streams.begin(callerOf(ctx))
 		if err != nil {
 			return nil, problemOf(err)
@@ -34,7 +36,7 @@ func (h *Handler) registerWatch() {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
 			defer end()
 			r, w := humago.Unwrap(ctx)
-			h.watch(w, r, args.Body.Names)
+			h.watch(w, r, args.Body)
 		}}, nil
 	})
 }
@@ -71,10 +73,14 @@ func (s *streams) begin(caller Caller) (end func(), err error) {
 	}, nil
 }
 
-func (h *Handler) watch(w http.ResponseWriter, r *http.Request, names []string) {
-	w.Header().Set("Content-Type", "application/x-ndjson")
+func (h *Handler) watch(w http.ResponseWriter, r *http.Request, args user.WatchArgs) {
 	controller, encoder := http.NewResponseController(w), json.NewEncoder(w)
+	begun := false
 	send := func(line user.Line) error {
+		if !begun {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			begun = true
+		}
 		if err := encoder.Encode(line); err != nil {
 			return errors.Trace(err)
 		}
@@ -83,7 +89,7 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request, names []string) 
 	ctx, cancel := context.WithCancelCause(r.Context())
 	var checks sync.WaitGroup
 	checks.Go(func() { h.checkCaller(ctx, cancel, r) })
-	err := h.config.Backend.Watch(ctx, names, func(event user.Event) error {
+	err := h.config.Backend.Watch(ctx, args, func(event user.Event) error {
 		return send(user.Line{Event: event})
 	})
 	if ctx.Err() != nil {
@@ -91,8 +97,12 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request, names []string) 
 	}
 	cancel(nil)
 	checks.Wait()
-	if err != nil && r.Context().Err() == nil {
-		_ = send(user.Line{Error: user.NewProblem(err)}) // a client that has disconnected does not need it
+	switch {
+	case err == nil || r.Context().Err() != nil: // a client that has disconnected needs no answer
+	case begun:
+		_ = send(user.Line{Error: user.NewProblem(err)})
+	default:
+		writeProblem(w, err)
 	}
 }
 

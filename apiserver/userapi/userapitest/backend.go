@@ -66,8 +66,8 @@ func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, er
 }
 
 // Watch implements userapi.Backend.
-func (b *Backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
-	b.record("watch %q", names)
+func (b *Backend) Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error {
+	b.record("watch %+v", args)
 	b.Watching <- "begun"
 	defer func() { b.Watching <- "ended" }()
 	for {

@@ -154,6 +154,9 @@ func (a *Agent) start(config Config) error {
 
 func (a *Agent) close() error {
 	var err error
+	if a.Backend != nil {
+		a.Backend.Close()
+	}
 	if a.state != nil {
 		err = a.state.Close()
 	}

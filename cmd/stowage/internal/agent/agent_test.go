@@ -182,7 +182,7 @@ func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]user.Storag
 	defer cancel()
 	done := errors.New("done")
 	rows := map[string]user.Storage{}
-	err := a.Watch(ctx, nil, func(event user.Event) error {
+	err := a.Watch(ctx, user.WatchArgs{}, func(event user.Event) error {
 		for _, s := range event.Storage {
 			rows[s.Name] = s
 		}
@@ -671,7 +671,7 @@ func TestWatchSendsOnlyChanges(t *testing.T) {
 	begun, done := make(chan struct{}), errors.New("done")
 	ended := make(chan error, 1)
 	go func() {
-		ended <- a.Watch(ctx, []string{"data/1", "later"}, func(event user.Event) error {
+		ended <- a.Watch(ctx, user.WatchArgs{Names: []string{"data/1", "later"}}, func(event user.Event) error {
 			events = append(events, event)
 			if len(events) == 1 {
 				close(begun)

@@ -7,9 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +16,6 @@ import (
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
-	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
@@ -31,7 +28,6 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
-	"github.com/stowage-io/stowage/watcher"
 )
 
 // Config configures a [Backend]. All fields but Machine are required.
@@ -81,6 +77,11 @@ type Backend struct {
 
 	// machineNames has the names of machines that were shown, by their tags.
 	machineNames sync.Map
+
+	// journalMu guards journal, which is nil until somebody watches, and closed.
+	journalMu sync.Mutex
+	journal   *journal
+	closed    bool
 
 	// scanMu guards baseline, the first scan for orphans.
 	scanMu   sync.Mutex
@@ -289,182 +290,6 @@ func (b *Backend) selectStorage(names []string) ([]state.Storage, error) {
 		err = errors.NotFoundf("storage %q", missing[0])
 	}
 	return found, errors.Trace(err)
-}
-
-// selection is the set of names that a client has given. An empty selection matches all
-// storage.
-type selection map[string]struct{}
-
-func newSelection(names []string) selection {
-	s := make(selection, len(names))
-	for _, name := range names {
-		s[name] = struct{}{}
-	}
-	return s
-}
-
-// has reports whether the selection matches the instance: by its own name, or by NAME
-// for NAME/N.
-func (s selection) has(instance string) bool {
-	_, exact := s[instance]
-	_, whole := s[state.BaseName(instance)]
-	return exact || whole || len(s) == 0
-}
-
-// watchPause returns how long changes are collected before the next are sent to a client, given
-// how long sending the last ones took. It bounds the cost of a client to a tenth of a CPU,
-// however fast storage changes, and delays a client that watches little storage by little.
-func watchPause(took time.Duration) time.Duration {
-	return max(5*time.Millisecond, min(10*took, 100*time.Millisecond))
-}
-
-// Watch implements userapi.Backend.
-func (b *Backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
-	changes, err := b.state.WatchStorageNames(names...)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer stop(changes)
-	devices, err := b.state.WatchAllBlockDevices()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer stop(devices)
-	presence, err := b.state.WatchPresence()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer stop(presence)
-	v := watchSession{
-		Backend:    b,
-		selection:  newSelection(names),
-		sent:       map[string]uint64{},
-		seed:       maphash.MakeSeed(),
-		blockNames: map[string]struct{}{},
-	}
-	for first := true; ; first = false {
-		var changed []string
-		var ok bool
-		deviceChanges, presenceChanges := devices.Changes(), presence.Changes()
-		if first {
-			deviceChanges, presenceChanges = nil, nil // the names are sent first
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case changed, ok = <-changes.Changes():
-			if !ok {
-				return watcher.EnsureErr(changes)
-			}
-		case _, ok = <-deviceChanges:
-			if !ok {
-				return watcher.EnsureErr(devices)
-			}
-			changed = slices.Sorted(maps.Keys(v.blockNames))
-		case _, ok = <-presenceChanges:
-			if !ok {
-				return watcher.EnsureErr(presence)
-			}
-			changed = slices.Sorted(maps.Keys(v.sent))
-		}
-		begun := b.config.Clock.Now()
-		if err := v.sendChanges(changed, first, send); err != nil {
-			return errors.Trace(err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-b.config.Clock.After(watchPause(b.config.Clock.Now().Sub(begun))):
-		}
-	}
-}
-
-// stop stops a watcher. It ignores the error, which is reported when the channel closes.
-func stop(w worker.Worker) {
-	w.Kill()
-	_ = w.Wait()
-}
-
-// watchSession sends changes to one client. It reads only what has changed, since that is the
-// cost of watching with much storage and many clients.
-type watchSession struct {
-	*Backend
-	selection selection
-	// sent maps each name to a hash of its row as it was last sent.
-	sent map[string]uint64
-	seed maphash.Seed
-	// blockNames are the names of block storage that was sent: its location changes with
-	// the machine's block devices.
-	blockNames map[string]struct{}
-}
-
-// maxEventNames is how many names are read for one event after the first. It bounds the size
-// of an event in memory.
-const maxEventNames = 1000
-
-// sendChanges sends the named storage that differs from what was last sent. The first update
-// is one event, even if it is empty.
-func (w *watchSession) sendChanges(names []string, first bool, send func(user.Event) error) error {
-	names = slices.DeleteFunc(names, func(name string) bool { return !w.selection.has(name) })
-	var event user.Event
-	for chunk := range slices.Chunk(names, maxEventNames) {
-		if err := w.collect(chunk, &event); err != nil {
-			return errors.Trace(err)
-		}
-		if first || len(event.Storage)+len(event.Gone) == 0 {
-			continue
-		}
-		if err := send(event); err != nil {
-			return errors.Trace(err)
-		}
-		event = user.Event{}
-	}
-	if first {
-		return send(event)
-	}
-	return nil
-}
-
-// collect adds the named storage that differs from what was last sent to an event.
-func (w *watchSession) collect(names []string, event *user.Event) error {
-	found, missing, err := w.state.FindStorage(names...)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	host, err := w.measureHost(found)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	for _, s := range found {
-		row := w.wireStorage(s, host)
-		sum, err := w.hash(row)
-		if err != nil {
-			return errors.Trace(err)
-		}
-		if before, ok := w.sent[s.Name]; ok && before == sum {
-			continue
-		}
-		w.sent[s.Name] = sum
-		if s.Kind == storage.StorageKindBlock {
-			w.blockNames[s.Name] = struct{}{}
-		}
-		event.Storage = append(event.Storage, row)
-	}
-	for _, name := range missing {
-		if _, ok := w.sent[name]; ok {
-			delete(w.sent, name)
-			delete(w.blockNames, name)
-			event.Gone = append(event.Gone, name)
-		}
-	}
-	return nil
-}
-
-func (w *watchSession) hash(row user.Storage) (uint64, error) {
-	var hash maphash.Hash
-	hash.SetSeed(w.seed)
-	err := json.NewEncoder(&hash).Encode(row)
-	return hash.Sum64(), err
 }
 
 // Attach implements userapi.Backend.

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/internal/leaktest"
@@ -77,6 +79,7 @@ func newServer(t testing.TB, store kv.Store) *server {
 		},
 	})
 	t.Cleanup(func() {
+		s.Close()
 		if err := s.state.Close(); err != nil {
 			t.Error(err)
 		}
@@ -336,4 +339,184 @@ func TestConditions(t *testing.T) {
 	if err := a.RemoveIf(t.Context(), user.Condition{Name: "none"}); !errors.Is(err, errors.NotFound) {
 		t.Errorf("without a condition: %v", err)
 	}
+}
+
+// finish lets the machine finish the removal of storage whose only volume has an ID.
+func (s *server) finish(volume string) {
+	s.t.Helper()
+	worker := s.state.ForMachine(machine)
+	tag := names.NewVolumeTag(volume)
+	results, err := worker.RemoveAttachments([]params.MachineStorageId{{MachineTag: machine.String(), AttachmentTag: tag.String()}})
+	s.must(err)
+	removed, err := worker.Remove([]names.Tag{tag})
+	s.must(err)
+	if results[0].Error != nil || removed[0].Error != nil {
+		s.t.Fatal(results, removed)
+	}
+}
+
+// watched is a request to watch.
+type watched struct {
+	t      testing.TB
+	events chan user.Event
+	ended  chan error
+	cancel context.CancelFunc
+}
+
+func (s *server) watch(args user.WatchArgs) *watched {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watched{s.t, make(chan user.Event), make(chan error, 1), cancel}
+	go func() {
+		w.ended <- s.Watch(ctx, args, func(event user.Event) error {
+			select {
+			case w.events <- event:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	return w
+}
+
+func (w *watched) next() user.Event {
+	w.t.Helper()
+	select {
+	case event := <-w.events:
+		return event
+	case err := <-w.ended:
+		w.t.Fatalf("the watch has ended: %v", err)
+	case <-time.After(time.Minute):
+		w.t.Fatal("no event")
+	}
+	panic("not reached")
+}
+
+// until takes events until one is about storage that satisfies the condition, or says that something is
+// gone. It returns the position.
+func (w *watched) until(condition func(user.Event) bool) string {
+	w.t.Helper()
+	for {
+		if event := w.next(); condition(event) {
+			return event.Position
+		}
+	}
+}
+
+func (w *watched) end() error {
+	w.cancel()
+	return <-w.ended
+}
+
+func has(name string) func(user.Event) bool {
+	return func(e user.Event) bool {
+		return slices.ContainsFunc(e.Storage, func(s user.Storage) bool { return s.Name == name })
+	}
+}
+
+// lines returns what an event says.
+func lines(e user.Event) string {
+	var all []string
+	for _, s := range e.Storage {
+		all = append(all, fmt.Sprintf("%s %d", s.Name, s.WantedMiB))
+	}
+	for _, name := range e.Gone {
+		all = append(all, name+" gone")
+	}
+	return strings.Join(all, ", ")
+}
+
+// A client that was cut off gets what it has missed, and what is gone, and nothing else.
+func TestWatchGoesOn(t *testing.T) {
+	store := kvtest.NewMemory()
+	s := newServer(t, store)
+	_, err := s.apply("gone loop,1M", "grown loop,1M", "other loop,1M", "same loop,1M")
+	s.must(err)
+	names := []string{"brief", "gone", "grown", "new", "same"}
+	w := s.watch(user.WatchArgs{Names: names})
+	first := w.next()
+	if got := lines(first); got != "gone 1, grown 1, same 1" {
+		t.Errorf("first: %s", got)
+	}
+	_, err = s.apply("early loop,1M", "new loop,1M")
+	s.must(err)
+	from := w.until(has("new"))
+	if err := w.end(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+
+	s.must(s.Remove(t.Context(), []string{"gone"}))
+	s.finish("0/0")
+	_, err = s.apply("brief loop,1M", "grown loop,2M", "other loop,2M")
+	s.must(err)
+	s.must(s.Remove(t.Context(), []string{"brief"}))
+	s.finish("0/6")
+	// The journal has all that once somebody else has seen the last of it.
+	other := s.watch(user.WatchArgs{})
+	other.next()
+	_, err = s.apply("last loop,1M")
+	s.must(err)
+	other.until(has("last"))
+	other.cancel()
+
+	w = s.watch(user.WatchArgs{Names: names, From: from})
+	event := w.next()
+	if got := lines(event); got != "grown 2, brief gone, gone gone" && got != "grown 2, gone gone" {
+		t.Errorf("missed: %s", got)
+	}
+	// It goes on with storage that it has known since the first connection.
+	s.must(s.Remove(t.Context(), []string{"same"}))
+	w.until(has("same"))
+	s.finish("0/3")
+	from = w.until(func(e user.Event) bool { return slices.Contains(e.Gone, "same") })
+	s.must(ignoreCanceled(w.end()))
+
+	w = s.watch(user.WatchArgs{Names: names, From: from})
+	if got := lines(w.next()); got != "" {
+		t.Errorf("nothing was missed: %s", got)
+	}
+	s.must(ignoreCanceled(w.end()))
+	<-other.ended
+
+	// Another server, or the same after a restart, does not know what was missed.
+	for _, test := range []struct {
+		from string
+		kind errors.ConstError
+		says string
+	}{
+		{from, user.ErrGone, "watch from the beginning"},
+		{"x", errors.NotValid, `"x" is not the position of an event`},
+		{"", "", ""},
+	} {
+		another := newServer(t, store)
+		w := another.watch(user.WatchArgs{Names: names, From: test.from})
+		select {
+		case <-w.events:
+			if test.kind != "" {
+				t.Errorf("%q is served", test.from)
+			}
+			s.must(ignoreCanceled(w.end()))
+		case err := <-w.ended:
+			if test.kind == "" || !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%q is answered with %v", test.from, err)
+			}
+		}
+	}
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// A backend that is closed ends its watches, and begins none.
+func TestCloseEndsWatches(t *testing.T) {
+	s := newServer(t, kvtest.NewMemory())
+	w := s.watch(user.WatchArgs{})
+	w.next()
+	s.Close()
+	wantError(t, <-w.ended, "stopping")
+	wantError(t, s.Watch(t.Context(), user.WatchArgs{}, nil), "stopping")
 }

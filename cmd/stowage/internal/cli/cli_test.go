@@ -73,8 +73,8 @@ func (b *backend) Storage(_ context.Context, names []string) ([]user.Storage, er
 	return b.storage, b.err
 }
 
-func (b *backend) Watch(ctx context.Context, names []string, send func(user.Event) error) error {
-	b.record("watch %q", names)
+func (b *backend) Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error {
+	b.record("watch %q", args.Names)
 	for _, event := range b.events {
 		if err := send(event); err != nil {
 			return err

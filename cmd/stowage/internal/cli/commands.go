@@ -55,7 +55,7 @@ func (w *waitFlags) waitFor(ctx context.Context, client *user.Client, names []st
 	if !w.wait || len(names) == 0 {
 		return nil
 	}
-	return wait(ctx, client, names, 0, g, newDisplay(out, true))
+	return wait(ctx, client.Follow, names, 0, g, newDisplay(out, true))
 }
 
 // noArgs is for commands that take none: the error says what to do instead.
@@ -111,7 +111,7 @@ only by "stowage remove NAME".`,
 			if result.Attached == 0 || !waiting.wait {
 				return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
 			}
-			return wait(ctx, client, result.Unfinished, result.Attached, goal, newDisplay(c.Stdout, true))
+			return wait(ctx, client.Follow, result.Unfinished, result.Attached, goal, newDisplay(c.Stdout, true))
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")
@@ -209,7 +209,8 @@ func (c *common) statusCommand() *cobra.Command {
 A SIZE such as 256M → 512M means that the storage has 256M and is to grow to 512M.
 
 With --watch, the table is redrawn as storage changes, until the command is
-interrupted. If the output is not a terminal, each change is one line.`,
+interrupted. If the output is not a terminal, each change is one line. If the
+connection is lost, the command tries for 30 seconds to connect again.`,
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error {
 				return table.Write(w, rows, time.Now())
@@ -228,7 +229,7 @@ interrupted. If the output is not a terminal, each change is one line.`,
 				table.Sort(rows)
 				return write(c.Stdout, rows)
 			}
-			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout, false),
+			err = follow(ctx, client.Follow, names, newView(), newDisplay(c.Stdout, false),
 				func(user.Event) error { return nil })
 			if ctx.Err() != nil {
 				return nil // interrupted by the user

@@ -221,7 +221,10 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 			logs.setOutput(live.live)
 		}
 	}
-	err := wait(ctx, a, names, 0, attached, d)
+	watch := func(ctx context.Context, names []string, each func(user.Event) error) error {
+		return a.Watch(ctx, user.WatchArgs{Names: names}, each)
+	}
+	err := wait(ctx, watch, names, 0, attached, d)
 	logs.setOutput(c.Stderr) // before anything is written below the table
 	if ctx.Err() != nil {
 		return

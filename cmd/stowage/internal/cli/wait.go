@@ -27,10 +27,8 @@ const (
 	failed
 )
 
-// source is where storage is watched: a client, or the agent itself.
-type source interface {
-	Watch(ctx context.Context, names []string, each func(user.Event) error) error
-}
+// source follows storage, by a client or in the agent itself.
+type source func(ctx context.Context, names []string, each func(user.Event) error) error
 
 // goal is what to wait for.
 type goal struct {
@@ -206,7 +204,7 @@ func follow(ctx context.Context, source source, names []string, v *view, d displ
 	group, ctx := errgroup.WithContext(ctx)
 	events := make(chan user.Event)
 	group.Go(func() error {
-		return source.Watch(ctx, names, func(event user.Event) error {
+		return source(ctx, names, func(event user.Event) error {
 			select {
 			case events <- event:
 				return nil

@@ -199,6 +199,57 @@ const file = `storage:
 - {name: b, directive: "shared,16M", kind: filesystem, mount: /srv/b, machine: web}
 `
 
+// A client that follows storage goes on with a server that has started again, and misses nothing.
+func TestClientOutlivesServer(t *testing.T) {
+	s := newSite(t)
+	web, err := s.agent("web", "web", s.token())
+	s.must(err)
+	_, err = s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: file})
+	s.must(err)
+	s.await("a", attachedTo("web"))
+	s.await("b", attachedTo("web"))
+
+	events := make(chan user.Event)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() {
+		ended <- s.client.Follow(ctx, nil, func(event user.Event) error {
+			select {
+			case events <- event:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	// until takes events until one of them says this.
+	until := func(says func(user.Event) bool) {
+		t.Helper()
+		for {
+			select {
+			case event := <-events:
+				if says(event) {
+					return
+				}
+			case err := <-ended:
+				t.Fatal(err)
+			}
+		}
+	}
+	until(func(e user.Event) bool { return len(e.Storage) == 2 })
+	s.must(s.client.Remove(t.Context(), []string{"a"}))
+	s.stop()
+	s.start()
+	until(func(e user.Event) bool { return slices.Contains(e.Gone, "a") })
+	s.must(s.client.Remove(t.Context(), []string{"b"}))
+	until(func(e user.Event) bool { return slices.Contains(e.Gone, "b") })
+	cancel()
+	<-ended
+	web.Kill()
+	s.must(web.Wait())
+}
+
 // An agent provisions the storage of its machine while the server comes and goes.
 // Fault F33.
 // Fault F34.

@@ -256,6 +256,9 @@ func (s *Server) close() error {
 	if s.member != nil {
 		release(s.member)
 	}
+	if s.backend != nil {
+		s.backend.Close()
+	}
 	if s.state != nil {
 		errs = append(errs, s.state.Close())
 	}

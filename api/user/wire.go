@@ -451,8 +451,9 @@ type Server struct {
 	// Name is empty until the server has begun.
 	Name string `json:"name" yaml:"name"`
 	// Address is the host and port at which the other servers reach it.
-	Address string       `json:"address" yaml:"address"`
-	Status  ServerStatus `json:"status" yaml:"status"`
+	Address string `json:"address" yaml:"address"`
+	// Status is "up", "joining" or "unreachable".
+	Status ServerStatus `json:"status" yaml:"status"`
 	// Leader says that the server orders the changes of the state.
 	Leader bool `json:"leader" yaml:"leader"`
 	// Asked says that this server has answered the request.
@@ -463,6 +464,7 @@ type Server struct {
 
 // ServerList is a list of servers.
 type ServerList struct {
+	// Servers are all servers that keep the state.
 	Servers []Server `json:"servers"`
 }
 

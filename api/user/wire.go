@@ -503,8 +503,10 @@ type PoolList struct {
 
 // NotAsked is a machine that was not asked for its objects, or has not answered.
 type NotAsked struct {
+	// Machine is its name.
 	Machine string `json:"machine"`
-	Reason  string `json:"reason"`
+	// Reason says why, and what to do about it.
+	Reason string `json:"reason"`
 }
 
 // OrphanList is a list of orphans.

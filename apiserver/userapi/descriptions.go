@@ -114,6 +114,8 @@ var descriptions = map[string]string{
 	"Names":                           "names are the names of storage, pools, tokens or users. NAME stands for all instances of storage, NAME/N for one. No names mean everything, where that makes sense.",
 	"Names.Names":                     "names are NAME, which stands for all instances of storage, or NAME/N for one. No names mean everything, where that makes sense.",
 	"NotAsked":                        "NotAsked is a machine that was not asked for its objects, or has not answered.",
+	"NotAsked.Machine":                "machine is its name.",
+	"NotAsked.Reason":                 "reason says why, and what to do about it.",
 	"Orphan":                          "Orphan is a provider's volume or filesystem that belongs to no storage.",
 	"Orphan.Attached":                 "attached says that a device shows the object, or that it is mounted.",
 	"Orphan.ID":                       "id is the provider's id of the object.",

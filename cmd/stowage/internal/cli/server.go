@@ -63,8 +63,11 @@ servers were lost for good, and ends. With --restore it gets the state of a back
 other servers must not run: delete their data directories.`,
 		Args: noArgs("leave the argument out"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
-			if flags.clusterReset {
+			switch {
+			case flags.clusterReset:
 				return c.resetCluster(cmd.Context(), flags)
+			case flags.listen == "":
+				return errors.WithType(errors.New(`required flag(s) "listen" not set`), errUsage)
 			}
 			return c.runServer(cmd.Context(), flags)
 		}),
@@ -89,7 +92,6 @@ other servers must not run: delete their data directories.`,
 	cmd.Flags().StringSliceVar(&flags.join, "join", nil, "`URL` of another server of the cluster, or with the same state in etcd")
 	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the server joins the others ($STOWAGE_TOKEN)")
 	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
-	cmd.MarkFlagsOneRequired("listen", "cluster-reset")
 	cmd.MarkFlagsMutuallyExclusive("listen", "cluster-reset")
 	return cmd
 }

@@ -378,7 +378,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter --socket\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
-		{nil, []string{"server"}, 2, "stowage: required flag(s) \"listen\" not set\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"server"}, 2, "stowage: say where agents are served with --listen, such as --listen 0.0.0.0:7117\n"},
 		{nil, []string{"server", "--listen", "7117"}, 1, "stowage: the address to listen on: address 7117: missing port in address\n"},
 		{nil, []string{"agent"}, 2, "stowage: required flag(s) \"server\" not set\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"agent", "--server", "https://h", "--token", "a", "--token-file", "b"}, 2, "stowage: --token and --token-file are two tokens: use one of them\n"},

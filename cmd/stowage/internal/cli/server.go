@@ -67,7 +67,7 @@ other servers must not run: delete their data directories.`,
 			case flags.clusterReset:
 				return c.resetCluster(cmd.Context(), flags)
 			case flags.listen == "":
-				return errors.WithType(errors.New(`required flag(s) "listen" not set`), errUsage)
+				return errors.WithType(errors.New("say where agents are served with --listen, such as --listen 0.0.0.0:7117"), errUsage)
 			}
 			return c.runServer(cmd.Context(), flags)
 		}),

@@ -159,8 +159,8 @@ func TestCallsAreNotedUnderTheirTerm(t *testing.T) {
 	}
 	w.must(leader.NoteAttachmentCalls([]state.AttachmentCall{attach}))
 	again := attach
-	again.Term = 10
-	check(leader, again, detach, making) // sorted as texts
+	again.Term = leader.Term()
+	check(leader, detach, again, making)
 	w.must(leader.RemoveAttachmentCalls([]state.AttachmentCall{again, making}))
 	check(leader, detach)
 	w.must(leader.RemoveAttachmentCalls([]state.AttachmentCall{detach, detach}))

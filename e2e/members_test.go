@@ -205,4 +205,12 @@ func TestServersKeepTheStateTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("the database of this server, is missing", "server")
+	if got := try("server", "server", "--cluster-reset"); got.Code == 0 || !strings.Contains(got.Stderr, "the database of this server, is missing") {
+		t.Errorf("resetting a server without a database:\n%s", got.All())
+	}
+	authority := filepath.Join(s.dataOf("server"), "server", "members-ca.crt")
+	if err := os.Remove(authority); err != nil {
+		t.Fatal(err)
+	}
+	refused(authority+" is missing: put it back", "server", "--cluster-init")
 }

@@ -75,9 +75,12 @@ func (c *cluster) path(name string) string { return filepath.Join(c.dir.Server()
 
 // prepare does what a new server needs to run a member, and reads what an earlier one has.
 func (c *cluster) prepare(ctx context.Context) error {
-	err := c.read()
-	if errors.Is(err, fs.ErrNotExist) {
+	err := c.readRecord()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		err = c.begin(ctx)
+	case err == nil:
+		err = c.check()
 	}
 	if err != nil {
 		return errors.Trace(err)
@@ -95,13 +98,12 @@ func (c *cluster) readRecord() error {
 	return errors.Annotatef(json.Unmarshal(content, &c.record), "reading %s", c.path(clusterFile))
 }
 
-// read reads what an earlier server has, and checks that it is the same one. The error satisfies
-// errors.Is(err, fs.ErrNotExist) if there was none.
-func (c *cluster) read() (err error) {
-	if err := c.readRecord(); err != nil {
-		return errors.Trace(err)
-	}
-	if c.ca, err = readAuthority(c.dir.Server(), membersAuthority); err != nil {
+// check checks that the record is that of this server, and reads the authority. No error satisfies
+// errors.Is(err, fs.ErrNotExist).
+func (c *cluster) check() (err error) {
+	if c.ca, err = readAuthority(c.dir.Server(), membersAuthority); errors.Is(err, fs.ErrNotExist) {
+		return errors.Errorf("%s is missing: put it back, or remove the server with `stowage server remove` on another one and join again with an empty --data-dir", c.path(membersAuthority.certificate))
+	} else if err != nil {
 		return errors.Trace(err)
 	}
 	if want := c.config.PeerAddress; want != "" && want != c.record.Address {
@@ -240,6 +242,9 @@ func (c *cluster) retireFile() error {
 		return errors.Trace(err)
 	}
 	retired := c.dir.StateFile() + ".before-cluster"
+	if _, err := os.Lstat(retired); !errors.Is(err, fs.ErrNotExist) {
+		retired += "-" + c.config.Clock.Now().UTC().Format("20060102T150405Z") // that one stays
+	}
 	if err := os.Rename(c.dir.StateFile(), retired); err != nil {
 		return errors.Trace(err)
 	}
@@ -305,11 +310,8 @@ func (c *cluster) seed(ctx context.Context, from stateStore, replaced string) er
 
 // run starts the member, whose database must not have been lost.
 func (c *cluster) run(ctx context.Context) (*member.Member, *etcdkv.Store, error) {
-	if c.record.Started {
-		if _, err := os.Lstat(c.path(databaseDir)); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, errors.Errorf("%s, the database of this server, is missing: remove the server with `stowage server remove` on another one and join again with an empty --data-dir, "+
-				"or restore a backup with --cluster-reset --restore FILE if there is no other one", c.path(databaseDir))
-		}
+	if err := c.checkDatabase(); err != nil {
+		return nil, nil, errors.Trace(err)
 	}
 	m, store, err := c.start(ctx, databaseDir, false)
 	if err != nil || c.record.Started {
@@ -317,6 +319,17 @@ func (c *cluster) run(ctx context.Context) (*member.Member, *etcdkv.Store, error
 	}
 	c.record.Started = true
 	return m, store, errors.Trace(c.write())
+}
+
+// checkDatabase returns an error if the server had a database, and has none: etcd would begin with an
+// empty one.
+func (c *cluster) checkDatabase() error {
+	_, err := os.Lstat(c.path(databaseDir))
+	if c.record.Started && errors.Is(err, fs.ErrNotExist) {
+		return errors.Errorf("%s, the database of this server, is missing: remove the server with `stowage server remove` on another one and join again with an empty --data-dir, "+
+			"or restore a backup with --cluster-reset --restore FILE if there is no other one", c.path(databaseDir))
+	}
+	return nil
 }
 
 // openCluster opens the state of the cluster.
@@ -409,7 +422,10 @@ func Reset(ctx context.Context, config ResetConfig) (result ResetResult, err err
 		return result, errors.Trace(err)
 	}
 	c := &cluster{dir: dir, config: Config{Config: process.Config{Clock: config.Clock, Logger: config.Logger}}, name: p.name}
-	if err := c.read(); err != nil {
+	if err := c.readRecord(); err != nil {
+		return result, errors.Trace(err)
+	}
+	if err := c.check(); err != nil {
 		return result, errors.Trace(err)
 	}
 	if config.Restore == "" {
@@ -421,6 +437,9 @@ func Reset(ctx context.Context, config ResetConfig) (result ResetResult, err err
 
 // forgetOthers keeps the state that this server has.
 func (c *cluster) forgetOthers(ctx context.Context, p *inEtcd) (err error) {
+	if err := c.checkDatabase(); err != nil {
+		return errors.Trace(err)
+	}
 	if p.member, p.Store, err = c.start(ctx, databaseDir, true); err != nil {
 		return errors.Trace(err)
 	}

@@ -181,7 +181,7 @@ FIRST=$DIR/first SECOND=$DIR/second THIRD=$DIR/third WEB=$DIR/web
 trap 'cat "$DIR"/*.log' ERR
 `,
 		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
-	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", freePair(t), "127.0.0.1:7127", freePair(t), "127.0.0.1:7137", freePair(t))
+	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", freeAddress(t), "127.0.0.1:7127", freeAddress(t), "127.0.0.1:7137", freeAddress(t))
 }
 
 func TestTutorial(t *testing.T) {
@@ -221,5 +221,5 @@ trap 'tail -n 20 "$DIR"/c/*.log; kill $(jobs -p)' ERR
 			7: "test \"$(cat \"$DIR/c/orders/data\")\" = precious\n",
 			8: "if test -e \"$DIR/c\" || test -e \"$HOME/.config/stowage/contexts/tutorial.yaml\"; then exit 1; fi\n",
 		},
-	}.run(t, m, "/srv/cluster", cluster, "127.0.0.1:7117", freePair(t), "127.0.0.1:7127", freePair(t), "127.0.0.1:7137", freePair(t))
+	}.run(t, m, "/srv/cluster", cluster, "127.0.0.1:7117", freeAddress(t), "127.0.0.1:7127", freeAddress(t), "127.0.0.1:7137", freeAddress(t))
 }

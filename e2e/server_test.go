@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,15 +35,7 @@ type process struct {
 
 func newSite(t *testing.T) *site {
 	m := newMachine(t)
-	// The server gets a free port; nobody else is likely to take it when it is restarted.
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &site{machine: m, address: listener.Addr().String(), binary: stowage}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s := &site{machine: m, address: freeAddress(t), binary: stowage}
 	t.Cleanup(s.end) // before the cleanup of machine
 	return s
 }

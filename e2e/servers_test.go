@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -19,33 +20,25 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// freeAddress returns an address on this host that nobody uses, and nobody is likely to take soon.
+// freeAddress returns an address on this host that nobody uses, as the next port, and nobody is likely
+// to take soon. Its port is not one of those that the kernel gives to connections: those that try to
+// reach a server that was killed would take it.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
-// freePair returns an address that is free, as that with the next port is.
-func freePair(t testing.TB) string {
-	t.Helper()
+	const first, last = 10000, 32000
 	for range 100 {
-		address := freeAddress(t)
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			t.Fatal(err)
+		port := first + 2*rand.IntN((last-first)/2)
+		free := true
+		for n := range 2 {
+			listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+n)))
+			if err != nil {
+				free = false
+				break
+			}
+			listener.Close()
 		}
-		number, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1))); err == nil {
-			next.Close()
-			return address
+		if free {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		}
 	}
 	t.Fatal("no two ports in a row are free")

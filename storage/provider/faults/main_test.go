@@ -111,6 +111,7 @@ func boot(t testing.TB, id string) {
 
 var (
 	oneIn = flag.Uint64("one-in", 1, "run one in `N` of the steps at which a fault is injected, chosen by -seed")
+	part  = flag.Uint64("part", 0, "run the sample with this `number` below N: the samples of all numbers together are all steps")
 	seed  = flag.Uint64("seed", 1, "the `seed` that chooses steps")
 )
 
@@ -118,7 +119,8 @@ var (
 func inSample(name string) bool {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d/%s", *seed, name)
-	return h.Sum64()%max(*oneIn, 1) == 0
+	n := max(*oneIn, 1)
+	return h.Sum64()%n == *part%n
 }
 
 // results is the table that is printed at the end.

@@ -114,6 +114,9 @@ func CheckStore(store kv.Store) (problems []string) {
 			case strings.HasPrefix(key, "session/"):
 				_, err := decodeAt[sessionRecord](key, data)
 				return err
+			case strings.HasPrefix(key, "space/"):
+				_, err := decodeAt[spaceRecord](key, data)
+				return err
 			case strings.HasPrefix(key, "presence/"):
 				_, err := decodeAt[Presence](key, data)
 				return err

@@ -72,6 +72,9 @@ const presencePrefix = "presence/"
 
 func presenceKey(machine machineTag) string { return presencePrefix + string(machine) }
 
+// spaceKey is the key of the space of a machine.
+func spaceKey(machine machineTag) string { return "space/" + string(machine) }
+
 // machineNameKey is the key of the tag of the machine with a name.
 func machineNameKey(name string) string { return "named/" + name }
 

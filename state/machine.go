@@ -105,6 +105,9 @@ type Machine struct {
 	Fenced time.Time
 	// Drained says that the machine is to get no storage; see [State.DrainMachine].
 	Drained bool
+	// Space is the space that the machine has for the storage of its providers, as far as its agent
+	// has reported it.
+	Space map[storage.ProviderType]coremachine.Space
 }
 
 // Machines returns all machines, sorted by name.
@@ -157,6 +160,7 @@ func (r *reader) machine(tag names.MachineTag, record machineRecord) Machine {
 		Labels:     record.Labels,
 		Fenced:     fenced,
 		Drained:    record.Drained,
+		Space:      r.space(at),
 	}
 }
 
@@ -413,7 +417,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
 		}
 		tx.removeTasksOf(at)
-		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), machineKey(at)} {
+		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), spaceKey(at), machineKey(at)} {
 			tx.remove(key)
 		}
 		return tx.err

@@ -19,6 +19,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	checkRoundTrip[instance](t)
 	checkRoundTrip[indexEntry](t)
 	checkRoundTrip[machineRecord](t)
+	checkRoundTrip[spaceRecord](t)
 	checkRoundTrip[poolRecord](t)
 	checkRoundTrip[environRecord](t)
 	checkRoundTrip[devicesRecord](t)

@@ -220,13 +220,15 @@ func (h *Handler) accessors(r *http.Request) (storageprovisioner.Accessors, erro
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return agent{h.config.State.ForSession(s), h.config.State.TasksForSession(s)}, nil
+	st := h.config.State
+	return agent{st.ForSession(s), st.TasksForSession(s), st.SpaceForSession(s)}, nil
 }
 
 // agent is what an agent may use.
 type agent struct {
 	*state.Accessor
 	*state.MachineTasks
+	*state.MachineSpace
 }
 
 // stream serves a stream until its session ends.

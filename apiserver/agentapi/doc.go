@@ -5,8 +5,8 @@
 // # Calls
 //
 // A call is a POST to /v1/agent/METHOD, where METHOD is the name of a method of
-// storageprovisioner.Accessors, of its optional capabilities, of diskmanager.BlockDeviceUpdater, or of
-// [TaskAccessor]. Requests and answers are JSON objects:
+// storageprovisioner.Accessors, of its optional capabilities, of diskmanager.BlockDeviceUpdater, of
+// [SpaceSetter], or of [TaskAccessor]. Requests and answers are JSON objects:
 //
 //	{"args": [ARGUMENT, …]}
 //	{"result": RESULT} or {"error": {"message": …, "code": …}}
@@ -17,6 +17,10 @@
 // the block devices as its arguments, and UpdateMachineBlockDevices takes
 //
 //	{"changed": [DEVICE, …], "gone": [NAME, …]}
+//
+// SetMachineSpace takes one argument, the space by provider:
+//
+//	{"loop": {"size-mib": 102400, "free-mib": 51200}, …}
 //
 // Tasks takes no arguments, and returns values of package core/task. BeginTask and AnswerTask take
 //

@@ -8,8 +8,10 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/internal/agentwire"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/diskmanager"
@@ -80,10 +82,20 @@ var methods = map[string]method{
 		return a.AnswerTask(answer.ID, answer.Result, answer.Error)
 	})),
 
+	"SetMachineSpace": write(each(func(s SpaceSetter, space map[storage.ProviderType]machine.Space) error {
+		return s.SetMachineSpace(space)
+	})),
+
 	"SetMachineBlockDevices": write(diskmanager.BlockDeviceSetter.SetMachineBlockDevices),
 	"UpdateMachineBlockDevices": write(each(func(u diskmanager.BlockDeviceUpdater, c agentwire.BlockDeviceChanges) error {
 		return u.UpdateMachineBlockDevices(c.Changed, c.Gone)
 	})),
+}
+
+// SpaceSetter is an optional capability of an agent's accessors.
+type SpaceSetter interface {
+	// SetMachineSpace records the space that the machine has for the storage of its providers.
+	SetMachineSpace(map[storage.ProviderType]machine.Space) error
 }
 
 // TaskAccessor is an optional capability of an agent's accessors: what the agent is asked to do besides

@@ -147,6 +147,18 @@ type Machine struct {
 	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
 	// Drained says that the machine is to get no storage.
 	Drained bool `json:"drained,omitempty" yaml:"drained,omitempty"`
+	// Space is the space that the machine has for the storage of providers that keep it there, by
+	// provider. It is omitted until the agent has reported it.
+	Space map[string]MachineSpace `json:"space,omitempty" yaml:"space,omitempty"`
+}
+
+// MachineSpace is the space that a machine has for the storage of a provider. What several providers
+// share, such as a disk, is in each of them.
+type MachineSpace struct {
+	// SizeMiB is the size of what the provider keeps storage on, such as a filesystem or the memory.
+	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
+	// FreeMiB is how much of it is free.
+	FreeMiB uint64 `json:"free-mib" yaml:"free-mib"`
 }
 
 // LabelMachineArgs changes the labels of a machine.

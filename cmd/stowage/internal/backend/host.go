@@ -9,8 +9,8 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage/provider"
@@ -35,11 +35,10 @@ func (b *Backend) measureHost(storages []state.Storage) (host, error) {
 		return host{}, nil
 	}
 	h := host{dir: b.dir.Storage()}
-	var stat unix.Statfs_t
-	if err := unix.Statfs(h.dir, &stat); err != nil {
-		return h, errors.Annotatef(err, "measuring the space in %s", h.dir)
+	var err error
+	if h.size, h.free, err = space.Host(h.dir); err != nil {
+		return h, errors.Trace(err)
 	}
-	h.size, h.free = stat.Blocks*uint64(stat.Frsize), stat.Bavail*uint64(stat.Frsize)
 	if !slices.ContainsFunc(storages, isThin) {
 		return h, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/core/life"
 	coremachine "github.com/stowage-io/stowage/core/machine"
@@ -65,10 +66,18 @@ func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 			InstanceID: string(m.InstanceID),
 			Labels:     m.Labels,
 			Drained:    m.Drained,
+			Space:      wireSpace(m.Space),
 		}
 		switch server := b.config.Server; {
 		case server == nil:
 			wire[i].LastSeen = b.config.Clock.Now().UTC()
+			if m.Tag == b.config.Machine {
+				own, err := space.Measure(b.dir.Storage())
+				if err != nil {
+					return nil, errors.Trace(err)
+				}
+				wire[i].Space = wireSpace(own)
+			}
 			continue
 		case !m.Fenced.IsZero():
 			wire[i].Status = user.MachineFenced
@@ -83,6 +92,17 @@ func (b *Backend) Machines(context.Context) ([]user.Machine, error) {
 		}
 	}
 	return wire, nil
+}
+
+func wireSpace(space map[storage.ProviderType]coremachine.Space) map[string]user.MachineSpace {
+	if len(space) == 0 {
+		return nil
+	}
+	wire := make(map[string]user.MachineSpace, len(space))
+	for provider, s := range space {
+		wire[string(provider)] = user.MachineSpace(s)
+	}
+	return wire
 }
 
 // machineName returns the name of a machine, or its number if it has none, or was removed. A

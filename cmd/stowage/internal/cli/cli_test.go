@@ -408,13 +408,16 @@ func TestExitStatusAndErrors(t *testing.T) {
 func TestMachines(t *testing.T) {
 	seen := time.Now().Add(-3*time.Minute - time.Second)
 	b := &backend{machines: []user.Machine{
-		{Name: "db", Number: "1", Status: user.MachineUnreachable, LastSeen: seen, Refused: since, InstanceID: "i-1"},
+		{
+			Name: "db", Number: "1", Status: user.MachineUnreachable, LastSeen: seen, Refused: since, InstanceID: "i-1",
+			Space: map[string]user.MachineSpace{"loop": {SizeMiB: 20 << 10, FreeMiB: 512}, "tmpfs": {SizeMiB: 4 << 10, FreeMiB: 4 << 10}},
+		},
 		{Name: "web", Number: "0", Status: user.MachinePending},
 	}}
 	m := newMachine(t, b)
-	want := `NAME  NUMBER  STATUS       LAST SEEN  MESSAGE
-db    1       unreachable  3m         another agent, with a copy of its directory, was refused at 2025-01-02T03:04:05Z
-web   0       pending      -          
+	want := `NAME  NUMBER  STATUS       LAST SEEN  FREE         MESSAGE
+db    1       unreachable  3m         512M of 20G  another agent, with a copy of its directory, was refused at 2025-01-02T03:04:05Z
+web   0       pending      -          -            
 `
 	if r := m.run(t.Context(), "machines"); r.code != 0 || r.stdout != want {
 		t.Errorf("exit status %d, %s\ngot:\n%swant:\n%s", r.code, r.stderr, r.stdout, want)

@@ -17,6 +17,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/storage/provider"
 )
 
 func (c *common) machinesCommand() *cobra.Command {
@@ -28,7 +29,10 @@ func (c *common) machinesCommand() *cobra.Command {
 "unreachable" once it has not been connected for 40 seconds, "fenced" if somebody has said
 that it is off, and "pending" until it connects for the first time. Storage of a machine
 that is unreachable stays as it is. A machine that is drained gets no storage: see
-"stowage machine drain --help".`,
+"stowage machine drain --help".
+
+FREE is the space that is left on the disk for loop volumes and directories, as the agent
+last reported it. "stowage machines -o yaml" shows the space by provider.`,
 		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			write, err := writerOf(output, writeMachines)
@@ -56,9 +60,12 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 		}
 		return text + "\t"
 	}
-	fmt.Fprintf(w, "NAME\tNUMBER\tSTATUS\tLAST SEEN\t%sMESSAGE\n", labels("LABELS"))
+	fmt.Fprintf(w, "NAME\tNUMBER\tSTATUS\tLAST SEEN\tFREE\t%sMESSAGE\n", labels("LABELS"))
 	for _, m := range machines {
-		seen, message := "-", ""
+		seen, free, message := "-", "-", ""
+		if disk, ok := m.Space[string(provider.LoopProviderType)]; ok {
+			free = fmt.Sprintf("%s of %s", table.Size(disk.FreeMiB), table.Size(disk.SizeMiB))
+		}
 		if !m.LastSeen.IsZero() {
 			seen = table.Age(now.Sub(m.LastSeen))
 		}
@@ -69,7 +76,7 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 		if m.Drained {
 			status += ", drained"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(status), seen,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(status), seen, free,
 			labels(table.Escape(strings.Join(machine.FormatLabels(m.Labels), ","))), message)
 	}
 	return w.Flush()

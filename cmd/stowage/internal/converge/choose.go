@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/state"
 )
@@ -61,7 +62,8 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 		p.chooser = NewChooser(p.situation.Machines, all)
 	}
 	var failure error
-	taken := false // where the machine could be chosen otherwise
+	pool := p.pools[declared.Directive.Pool]
+	taken, full := false, false // where the machine could be chosen otherwise
 	chosen, ok := p.chooser.Choose(func(m *state.Machine) bool {
 		if p.situation.Machine != (names.MachineTag{}) {
 			return m.Tag == p.situation.Machine && hasLabels(m, declared.Labels)
@@ -74,13 +76,18 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 			failure = err
 		}
 		taken = taken || !free
-		return free
+		fits := p.hasSpace(place{m.Tag, pool.Provider()}, pool.Attrs(), declared.Directive.Size)
+		full = full || free && !fits
+		return free && fits
 	})
 	switch {
 	case failure != nil:
 		return names.MachineTag{}, errors.Trace(failure)
 	case ok:
 		return chosen, nil
+	case full:
+		return names.MachineTag{}, declared.Errorf("directive", "it does not fit: no machine that can be chosen has room for the %s of %s: `stowage machines` shows how much is free",
+			table.Size(declared.Directive.Size), instance.Name)
 	case taken:
 		return names.MachineTag{}, declared.Errorf("mount", "%q is taken on each machine that can be chosen", instance.Mount)
 	case len(declared.Labels) > 0:

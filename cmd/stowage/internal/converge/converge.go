@@ -34,8 +34,8 @@ import (
 
 // Situation is what a file is compared with.
 type Situation struct {
-	// Machine is the machine of entries that name none. Reserved and Space are about it. The zero
-	// tag: each entry must name a machine.
+	// Machine is the machine of entries that name none. Reserved is about it. The zero tag: each entry
+	// must name a machine.
 	Machine names.MachineTag
 	// Machines are all machines, in the order in which errors list them.
 	Machines  []state.Machine
@@ -54,9 +54,9 @@ type Situation struct {
 	Undeclared bool
 	// Reserved are directories that must not be mounted on, in or above.
 	Reserved []string
-	// Space is the free space of providers. The space of a provider that it lacks is not
-	// checked here.
-	Space map[storage.ProviderType]Space
+	// Space is the free space of machines, by provider. What it lacks is not known, and not checked
+	// here.
+	Space map[names.MachineTag]map[storage.ProviderType]Space
 	// Filesystems has the rules for filesystems on volumes.
 	Filesystems interface {
 		ValidateFilesystemParams(storage.FilesystemParams) error
@@ -66,23 +66,6 @@ type Situation struct {
 	// KeepLarger keeps storage that is larger than the file says, which is an error otherwise:
 	// the file may be older than the storage's growth.
 	KeepLarger bool
-}
-
-// Space is the free space of a provider.
-type Space struct {
-	// FreeMiB is the space that is free for new storage.
-	FreeMiB uint64
-	// Reserved says that each storage instance takes its size out of FreeMiB. Otherwise its size
-	// is only a maximum.
-	Reserved bool
-	// Thin reports whether storage with these attributes may be larger than the free space.
-	// Nil: never.
-	Thin func(attributes map[string]any) bool
-}
-
-// limits reports whether the free space limits the size of storage with these attributes.
-func (s Space) limits(attributes map[string]any) bool {
-	return s.Thin == nil || !s.Thin(attributes)
 }
 
 // Plan is the result of planning to apply a file.
@@ -148,7 +131,7 @@ func newPlanner(situation Situation) *planner {
 		prefixes:  map[string]bool{},
 		machines:  map[string]names.MachineTag{},
 		mounts:    map[names.MachineTag]*spec.Mounts{},
-		freeMiB:   map[storage.ProviderType]uint64{},
+		space:     map[place]*Space{},
 	}
 	for _, m := range situation.Machines {
 		p.machines[m.Name], p.machines[m.Tag.Id()] = m.Tag, m.Tag
@@ -156,8 +139,10 @@ func newPlanner(situation Situation) *planner {
 	for _, pool := range situation.Pools {
 		p.pools[pool.Name()] = pool
 	}
-	for provider, space := range situation.Space {
-		p.freeMiB[provider] = space.FreeMiB
+	for machine, spaces := range situation.Space {
+		for provider, space := range spaces {
+			p.space[place{machine, provider}] = &space
+		}
 	}
 	for i := range situation.Storage {
 		s := &situation.Storage[i]
@@ -179,8 +164,8 @@ type planner struct {
 	// to be compared with those of existing storage.
 	mounts map[names.MachineTag]*spec.Mounts
 	wanted []wantedMount
-	// freeMiB is the remaining space, by provider.
-	freeMiB map[storage.ProviderType]uint64
+	// space is the remaining space.
+	space   map[place]*Space
 	chooser *Chooser
 	plan    Plan
 }
@@ -586,19 +571,20 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 	if err := p.situation.CheckGrowth(existing); err != nil {
 		return err
 	}
-	provider := existing.Provider
-	machine, known := machineOf(existing)
-	local := known && machine == p.situation.Machine
-	if space, ok := p.situation.Space[provider]; ok && local && space.limits(existing.Attributes) {
-		more, left := size-existing.RequestedMiB, p.freeMiB[provider]
-		if space.Reserved && more > left || size > left && !space.Reserved {
-			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
-				existing.Name, table.Size(more), provider, table.Size(left))
-		}
-		if space.Reserved {
-			p.freeMiB[provider] = left - more
-		}
+	machine, ok := machineOf(existing)
+	if !ok {
+		return nil
 	}
+	at := place{machine, existing.Provider}
+	more := size - existing.RequestedMiB
+	needed := size
+	if space := p.space[at]; space != nil && space.Reserved {
+		needed = more
+	}
+	if !p.hasSpace(at, existing.Attributes, needed) {
+		return p.noSpace(at, fmt.Sprintf("%s asks for %s more", existing.Name, table.Size(more)))
+	}
+	p.takeSpace(at, existing.Attributes, needed)
 	return nil
 }
 
@@ -623,17 +609,11 @@ func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, poo
 			return err
 		}
 	}
-	local := wanted.Machine == p.situation.Machine
-	if space, ok := p.situation.Space[pool.Provider()]; ok && local && space.limits(pool.Attrs()) {
-		left := p.freeMiB[pool.Provider()]
-		if wanted.Size > left {
-			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
-				wanted.Name, table.Size(wanted.Size), pool.Provider(), table.Size(left))
-		}
-		if space.Reserved {
-			p.freeMiB[pool.Provider()] = left - wanted.Size
-		}
+	at := place{wanted.Machine, pool.Provider()}
+	if !p.hasSpace(at, pool.Attrs(), wanted.Size) {
+		return declared.Errorf("directive", "%s", p.noSpace(at, fmt.Sprintf("%s asks for %s", wanted.Name, table.Size(wanted.Size))))
 	}
+	p.takeSpace(at, pool.Attrs(), wanted.Size)
 	p.plan.State.Add = append(p.plan.State.Add, wanted)
 	return nil
 }

@@ -96,7 +96,9 @@ func situation(existing ...state.Storage) converge.Situation {
 		Undeclared:       true,
 
 		Reserved: []string{"/var/lib/stowage"},
-		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Reserved: true, Thin: provider.LoopIsThin}},
+		Space: map[names.MachineTag]map[storage.ProviderType]converge.Space{
+			names.NewMachineTag("0"): {"loop": {FreeMiB: 10 << 10, Reserved: true, Thin: provider.LoopIsThin}},
+		},
 		// The source that agents use, for its rules.
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth: func(s *state.Storage) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
 )
 
 var web1, web2 = names.NewMachineTag("1"), names.NewMachineTag("2")
@@ -32,6 +33,20 @@ func cluster(existing ...state.Storage) converge.Situation {
 func server(existing ...state.Storage) converge.Situation {
 	s := cluster(existing...)
 	s.Machine, s.Reserved, s.Space = names.MachineTag{}, nil, nil
+	return s
+}
+
+// spacious is server with connected machines, which have as much space for loop volumes in MiB.
+func spacious(first, second uint64) converge.Situation {
+	s := server()
+	for i := range s.Machines {
+		s.Machines[i].Presence.Connected = true
+	}
+	s.Machines[0].Drained = true
+	s.Space = map[names.MachineTag]map[storage.ProviderType]converge.Space{
+		web1: {"loop": {FreeMiB: first, Reserved: true, Thin: provider.LoopIsThin}},
+		web2: {"loop": {FreeMiB: second, Reserved: true, Thin: provider.LoopIsThin}},
+	}
 	return s
 }
 
@@ -113,6 +128,10 @@ func TestMakePlacesStorageOnItsMachine(t *testing.T) {
 			map[string]names.MachineTag{"data": web1, "more": machine}, nil},
 		{"growth beyond the room on this machine", strings.Replace(on("web-1"), "2G", "20G", 1) + more("loop,10G", "/srv/more", "0"), cluster(bound(web1, nil)),
 			map[string]names.MachineTag{"more": machine}, nil},
+		{"any machine with room", strings.Replace(on("any"), "2G", "8G", 1) + more("loop,4G,2", "/srv/more", "any"), spacious(4<<10, 16<<10),
+			map[string]names.MachineTag{"data": web2, "more/0": web1, "more/1": web2}, nil},
+		{"any machine for a thin volume", strings.Replace(on("any"), "loop", "thin", 1), spacious(1, 1), map[string]names.MachineTag{"data": web1}, nil},
+		{"more than a machine of unknown room has", strings.Replace(on("web-1"), "2G", "20G", 1), server(), map[string]names.MachineTag{"data": web1}, nil},
 		{"growth of a detached share", strings.Replace(on("web-1"), "2G", "20G", 1), roomy, nil,
 			map[string]names.MachineTag{"data": web1}},
 	} {
@@ -212,6 +231,17 @@ func TestMakeRefusesMachine(t *testing.T) {
 			`f.yaml:5: storage data: mount: "/var/lib/stowage/x" would hide, or lie in, /var/lib/stowage, which the agent uses: choose another mount point`},
 		{"too large", strings.Replace(on("0"), "2G", "11G", 1), cluster(),
 			"f.yaml:3: storage data: directive: it does not fit: data asks for 11G, and provider loop has room for 10G"},
+		{"too large for a machine of a server", on("web-1"), spacious(1<<10, 4<<10),
+			"f.yaml:3: storage data: directive: it does not fit: data asks for 2G, and provider loop has room for 1G on machine web-1"},
+		{"too large for every machine", strings.Replace(on("any"), "2G", "5G", 1), spacious(1<<10, 4<<10),
+			"f.yaml:3: storage data: directive: it does not fit: no machine that can be chosen has room for the 5G of data: `stowage machines` shows how much is free"},
+		{"too much for every machine together", on("any") + more("loop,2G,2", "/srv/more", "any"), spacious(2<<10, 2<<10),
+			"f.yaml:7: storage more: directive: it does not fit: no machine that can be chosen has room for the 2G of more/1: `stowage machines` shows how much is free"},
+		{"growth on a machine of a server", strings.Replace(on("web-1"), "2G", "4G", 1), func() converge.Situation {
+			s := server(bound(web1, nil))
+			s.Space = spacious(1<<10, 0).Space
+			return s
+		}(), "f.yaml:3: storage data: directive: it does not fit: data asks for 2G more, and provider loop has room for 1G on machine web-1"},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			plan, err := converge.Make(file(t, "storage:"+test.text), test.situation)

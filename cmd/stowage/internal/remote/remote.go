@@ -210,6 +210,7 @@ const (
 	machineProvisioner = "storage-provisioner"
 	trashCollector     = "trash"
 	taskExecutor       = "tasks"
+	spaceReporter      = "space"
 )
 
 // manifolds returns the workers that the engine keeps running. They share the client, which
@@ -223,6 +224,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		}),
 		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
 		taskExecutor:     process.Start(a.startTasks),
+		spaceReporter:    process.Start(a.startSpaceReporter),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.client.Accessors()),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, a.machine.String()),

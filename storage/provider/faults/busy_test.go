@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,14 +143,30 @@ func TestNoConcurrentFormatting(t *testing.T) {
 	}
 }
 
-// running returns the processes that run a program.
+// running returns the processes below this one that run a program.
 func running(program string) []string {
 	var found []string
 	links, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, link := range links {
-		if path, err := os.Readlink(link); err == nil && path == program {
+		if path, err := os.Readlink(link); err == nil && path == program && isBelow(filepath.Dir(link)) {
 			found = append(found, link)
 		}
 	}
 	return found
+}
+
+// isBelow reports whether a process, by its directory in /proc, is below this one.
+func isBelow(dir string) bool {
+	for {
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		_, rest, ok := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		if err != nil || !ok || len(fields) < 2 || fields[1] == "0" {
+			return false
+		}
+		if fields[1] == strconv.Itoa(os.Getpid()) {
+			return true
+		}
+		dir = filepath.Join("/proc", fields[1])
+	}
 }

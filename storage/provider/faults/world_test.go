@@ -98,11 +98,13 @@ const (
 	nextOwner  = "next"
 )
 
-// tags returns the resource tags of an object of an owner.
+// tags returns the resource tags of an object of an owner. The UUIDs are those of this run: the kernel
+// mounts no filesystem whose UUID another one has that is mounted.
 func (w world) tags(i int, owner string) map[string]string {
+	run := uuid.NewSHA1(uuid.Nil, []byte(os.Getenv(insideEnv)))
 	return map[string]string{
-		storage.ModelUUIDTag:  uuid.NewSHA1(uuid.Nil, []byte(owner)).String(),
-		storage.EntityUUIDTag: uuid.NewSHA1(uuid.Nil, fmt.Appendf(nil, "%s %s %d", owner, w.Kind, i)).String(),
+		storage.ModelUUIDTag:  uuid.NewSHA1(run, []byte(owner)).String(),
+		storage.EntityUUIDTag: uuid.NewSHA1(run, fmt.Appendf(nil, "%s %s %d", owner, w.Kind, i)).String(),
 	}
 }
 

@@ -66,7 +66,7 @@ func FuzzDamage(f *testing.F) {
 		check(err)
 		_, _, err = w.StorageOf("a", "b", "c")
 		check(err)
-		_, err = w.StatusHistory("a")
+		_, err = w.Events("a")
 		check(err)
 		_, err = w.PoolSettings()
 		check(err)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/juju/names/v5"
 
@@ -19,7 +20,7 @@ import (
 // instances.
 func CheckStore(store kv.Store) (problems []string) {
 	index := make(map[string]indexEntry)
-	latest := make(map[string]StatusInfo)
+	existing, gone := make(map[string]bool), make(map[string]bool) // names of instances
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
 	bearers, wantBearers := make(map[string]bearersRecord), make(map[string]bearersRecord)
@@ -45,9 +46,7 @@ func CheckStore(store kv.Store) (problems []string) {
 					index[keyed.key()] = keyed.entry
 					retries[keyed.retryKey()], retries[keyed.formatKey()] = true, true
 				}
-				for _, e := range i.entities() {
-					latest[historyKey(e.Tag)] = e.displayStatus()
-				}
+				existing[key[len(storagePrefix):]] = true
 				if !i.Uncounted {
 					counts[i.Pool]++
 				}
@@ -58,7 +57,13 @@ func CheckStore(store kv.Store) (problems []string) {
 					return err
 				}
 				found[key] = entry
-			case strings.HasPrefix(key, historyPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
+			case strings.HasPrefix(key, goneKey("")):
+				gone[key[len(gonePrefix):]] = true
+				_, err := decodeAt[time.Time](key, data)
+				return err
+			case strings.HasPrefix(key, historyKey("")):
+				// Of an older version.
+			case strings.HasPrefix(key, eventsPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
 				// Checked below, or by Open.
 			case key == authorityKey:
 				_, err := decodeAt[authorityRecord](key, data)
@@ -176,15 +181,16 @@ func CheckStore(store kv.Store) (problems []string) {
 		problems = append(problems, fmt.Sprintf("the index of block devices is\n\t%v\nwant\n\t%v", bearers, wantBearers))
 	}
 	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
-		err := snapshot.Scan(historyPrefix, func(key string, data []byte) error {
-			history, err := decodeAt[history](key, data)
+		err := snapshot.Scan(eventsPrefix, func(key string, data []byte) error {
+			record, err := decodeAt[eventsRecord](key, data)
 			if err != nil {
 				return err
 			}
-			if now, wanted := latest[key]; !wanted || len(history) == 0 || len(history) > historyLength || history[len(history)-1] != now {
-				problems = append(problems, fmt.Sprintf("%s: %d statuses, want the last to be %v: %v", key, len(history), now, history))
+			name, length := key[len(eventsPrefix):], len(record.Events)
+			if existing[name] == gone[name] || length == 0 || length > maxEvents || record.Last < uint64(length) {
+				problems = append(problems, fmt.Sprintf("%s: %d events, the last is %d; the storage exists: %t, and is gone: %t", key, length, record.Last, existing[name], gone[name]))
 			}
-			delete(latest, key)
+			delete(gone, name)
 			return nil
 		})
 		if err != nil {
@@ -201,8 +207,8 @@ func CheckStore(store kv.Store) (problems []string) {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	for key := range latest {
-		problems = append(problems, key+" is missing")
+	for name := range gone {
+		problems = append(problems, eventsKey(name)+" is missing")
 	}
 	return problems
 }

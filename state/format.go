@@ -13,23 +13,25 @@ import (
 // a known device, it satisfies errors.IsNotValid. The request is for one attempt: it reaches
 // only workers that are running now, and does not remain in the state.
 func (st *State) FormatStorage(names []string) error {
-	return st.update(func(tx *txn) error {
-		for _, name := range names {
-			i, ok := read[instance](&tx.reader, storageKey(name))
-			if !ok {
-				return errors.NotFoundf("storage %q", name)
-			}
-			if err := tx.checkFormattable(name, &i); err != nil {
-				return err
-			}
-			for _, entry := range i.index(nil, name) {
-				if key := entry.formatKey(); key != "" {
-					tx.increment(key)
-				}
+	return st.Apply(Changes{Format: names})
+}
+
+func (tx *txn) formatEach(names []string) error {
+	for _, name := range names {
+		i, ok := read[instance](&tx.reader, storageKey(name))
+		if !ok {
+			return errors.NotFoundf("storage %q", name)
+		}
+		if err := tx.checkFormattable(name, &i); err != nil {
+			return err
+		}
+		for _, entry := range i.index(nil, name) {
+			if key := entry.formatKey(); key != "" {
+				tx.increment(key)
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // checkFormattable returns an error unless the filesystem of an instance is still to be made,

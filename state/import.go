@@ -143,6 +143,7 @@ func (st *State) importStorage(p StorageParams, part func(*instance) *entity, in
 		p.Size = info.Size
 	}
 	err = st.update(func(tx *txn) error {
+		tx.by = p.By
 		im := &imported{part: part, info: info}
 		if p.Source != "" {
 			pool, err := tx.pool(rules, p.Pool)

@@ -350,11 +350,11 @@ func (r *reader) resolve(entry indexEntry, tag entityTag) (*instance, *entity, e
 }
 
 // change lets fn change the instance, applies the rules of life to it, and writes what has
-// changed: the record, its index entries and its history. If fn returns an error, nothing is
+// changed: the record, its index entries and its events. If fn returns an error, nothing is
 // written. If the instance has lost its last entity, everything of it is removed.
 func (tx *txn) change(name string, i *instance, fn func() error) error {
 	oldIndex := i.index(make([]keyedEntry, 0, maxIndexEntries), name)
-	oldStatuses := i.statuses(make([]entityStatus, 0, 2))
+	before := i.shape()
 	if err := fn(); err != nil {
 		return err
 	}
@@ -363,17 +363,14 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 		return err
 	}
 	tx.writeIndex(oldIndex, i.index(make([]keyedEntry, 0, maxIndexEntries), name))
-	for _, old := range oldStatuses {
-		if i.entity(old.tag) == nil {
-			tx.remove(historyKey(old.tag))
+	for _, part := range before.parts {
+		if part.tag != "" && i.entity(part.tag) == nil {
+			tx.remove(historyKey(part.tag))
 		}
 	}
-	for _, e := range i.entities() {
-		if !slices.Contains(oldStatuses, entityStatus{e.Tag, e.displayStatus()}) {
-			tx.recordStatus(e)
-		}
-	}
+	tx.recordEvents(name, i.eventsSince(before, tx.by))
 	if len(i.entities()) == 0 {
+		tx.write(goneKey(name), &tx.now)
 		if !i.Uncounted {
 			removeFromPool(tx, i.Pool)
 		}
@@ -387,8 +384,9 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 // add writes a new instance.
 func (tx *txn) add(name string, i *instance) {
 	tx.writeIndex(nil, i.index(nil, name))
-	for _, e := range i.entities() {
-		tx.recordStatus(e)
+	tx.recordEvents(name, i.eventsSince(shape{}, tx.by))
+	if tx.has(goneKey(name)) { // an earlier instance had the name
+		tx.remove(goneKey(name))
 	}
 	tx.write(storageKey(name), i)
 }
@@ -409,20 +407,6 @@ func (tx *txn) writeIndex(old, index []keyedEntry) {
 			}
 		}
 	}
-}
-
-// entityStatus is the status of an entity before a change.
-type entityStatus struct {
-	tag    entityTag
-	status StatusInfo
-}
-
-// statuses appends the statuses of the entities, as users see them.
-func (i *instance) statuses(statuses []entityStatus) []entityStatus {
-	for _, e := range i.entities() {
-		statuses = append(statuses, entityStatus{e.Tag, e.displayStatus()})
-	}
-	return statuses
 }
 
 // newEntity returns an entity that is not provisioned yet.

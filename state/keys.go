@@ -23,7 +23,8 @@ const (
 	environKey     = environPrefix + "config"
 	poolPrefix     = "pool/"
 	storagePrefix  = "storage/"
-	historyPrefix  = "history/"
+	eventsPrefix   = "events/"
+	gonePrefix     = "gone/"
 	importPrefix   = "importing/"
 	tokenPrefix    = "token/"
 	authorityKey   = "authority"
@@ -113,7 +114,14 @@ func poolKey(name string) string { return poolPrefix + name }
 // is harmless because names are not watched individually.
 func storageKey(name string) string { return storagePrefix + name }
 
-func historyKey(tag entityTag) string { return historyPrefix + string(tag) }
+// historyKey is the key of the statuses of an entity, which versions before the events kept.
+func historyKey(tag entityTag) string { return "history/" + string(tag) }
+
+// eventsKey is the key of the events of a storage instance, and goneKey that of the time at which it was
+// removed. Like storageKey, they accept names with a slash.
+func eventsKey(name string) string { return eventsPrefix + name }
+
+func goneKey(name string) string { return gonePrefix + name }
 
 // The kinds of index entries.
 const (

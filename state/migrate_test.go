@@ -136,11 +136,6 @@ func TestMigrateSchema3(t *testing.T) {
 	if owners[0].Check {
 		t.Error("storage recorded by older code is to be checked, as if it were restored")
 	}
-	statuses, err := w.StatusHistory("data/0")
-	w.must(err)
-	if len(statuses) != 6 {
-		t.Errorf("the history is %v", statuses)
-	}
 	err = w.ImportVolume(state.StorageParams{Name: "again", Kind: block, Pool: "cloud", Machine: machine0}, storage.VolumeInfo{VolumeId: "vol-adopted", Size: 1})
 	wantError(t, err, errors.AlreadyExists, "adopted")
 	w.must(w.AddStorage(state.StorageParams{Name: "new", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0}))

@@ -23,7 +23,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	checkRoundTrip[poolRecord](t)
 	checkRoundTrip[environRecord](t)
 	checkRoundTrip[devicesRecord](t)
-	checkRoundTrip[history](t)
+	checkRoundTrip[eventsRecord](t)
 	checkRoundTrip[counter](t)
 	checkRoundTrip[identity](t)
 	checkRoundTrip[Fingerprint](t)
@@ -240,7 +240,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		checkDecode[indexEntry](t, data)
 		checkDecode[devicesRecord](t, data)
-		checkDecode[history](t, data)
+		checkDecode[eventsRecord](t, data)
 		checkDecode[poolRecord](t, data)
 	})
 }

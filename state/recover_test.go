@@ -240,9 +240,9 @@ added secrets
 	if found, missing, err := w.StorageOf(name); err != nil || len(found) != 1 || len(missing) > 0 {
 		t.Errorf("found %v, missing %v, %v", found, missing, err)
 	}
-	statuses, err := w.StatusHistory(name)
-	if err != nil || len(statuses) == 0 || statuses[0].Message != "recovered" {
-		t.Errorf("the history is %v, %v", statuses, err)
+	recovered := func(e state.Event) bool { return e.Type == state.EventStatus && e.Text == "recovered" }
+	if events, err := w.Events(name); err != nil || !slices.ContainsFunc(events, recovered) {
+		t.Errorf("the events are %v, %v", events, err)
 	}
 	w.must(w.DetachStorage([]string{name}))
 	w.must(w.RemoveStorage([]string{name}))

@@ -17,14 +17,16 @@ import (
 // name does not exist, the error satisfies errors.IsNotFound. The request reaches only workers
 // that are running now; a worker that starts tries everything.
 func (st *State) RetryStorage(names []string) error {
-	return st.update(func(tx *txn) error {
-		for _, name := range names {
-			if err := tx.retry(name, func(*instance) bool { return true }); err != nil {
-				return err
-			}
+	return st.Apply(Changes{Retry: names})
+}
+
+func (tx *txn) retryEach(names []string) error {
+	for _, name := range names {
+		if err := tx.retry(name, func(*instance) bool { return true }); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // retryFailing retries failed operations of instances. The user has just requested the

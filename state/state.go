@@ -253,6 +253,9 @@ type txn struct {
 	tx  kv.Tx
 	now time.Time
 
+	// by says who asked for the changes; see [Changes.By].
+	by string
+
 	// before holds the numbers before the transaction, if it needs a mark; nil otherwise.
 	before *Numbers
 }

@@ -5,20 +5,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/juju/errors"
-	"github.com/juju/names/v5"
-
 	"github.com/stowage-io/stowage/core/status"
-	"github.com/stowage-io/stowage/state/kv"
 )
 
-const (
-	// historyLength is the number of statuses kept for a volume or filesystem.
-	historyLength = 20
-
-	// maxMessage is the longest stored message of a provider, in bytes.
-	maxMessage = 4096
-)
+// maxMessage is the longest stored message of a provider, in bytes.
+const maxMessage = 4096
 
 // StatusInfo is a status as a user sees it.
 type StatusInfo struct {
@@ -31,52 +22,6 @@ type StatusInfo struct {
 	// CannotGrowTo is the size, in MiB, to which an attached or detached entity could not
 	// grow; 0 if it need not grow, or still may.
 	CannotGrowTo uint64 `cbor:"4,keyasint,omitempty"`
-}
-
-// history is the latest statuses of a volume or filesystem, oldest first.
-type history []StatusInfo
-
-// StatusChange is a status that a volume or filesystem has or had.
-type StatusChange struct {
-	// Tag is a names.VolumeTag or a names.FilesystemTag.
-	Tag names.Tag
-	StatusInfo
-}
-
-// StatusHistory returns the latest statuses of the instance's volume and filesystem, including
-// the current ones, oldest first: up to 20 of each. The error satisfies errors.IsNotFound if
-// there is no such instance.
-func (st *State) StatusHistory(name string) ([]StatusChange, error) {
-	var changes []StatusChange
-	err := st.view(func(r *reader, _ kv.Snapshot) error {
-		i, ok := read[instance](r, storageKey(name))
-		if !ok {
-			return errors.NotFoundf("storage %q", name)
-		}
-		for _, e := range i.entities() {
-			statuses, _ := read[history](r, historyKey(e.Tag))
-			own := make([]StatusChange, len(statuses))
-			for n, info := range statuses {
-				own[n] = StatusChange{Tag: e.Tag.tag(), StatusInfo: info}
-			}
-			changes = merge(changes, own)
-		}
-		return nil
-	})
-	return changes, errors.Trace(err)
-}
-
-// merge merges the changes of two entities by age. It keeps the order of each entity's
-// changes, even if the clock was set back in between.
-func merge(a, b []StatusChange) []StatusChange {
-	merged := make([]StatusChange, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if b[0].Since.Before(a[0].Since) {
-			a, b = b, a
-		}
-		merged, a = append(merged, a[0]), a[1:]
-	}
-	return append(append(merged, a...), b...)
 }
 
 // set changes the status. Setting the same status and message keeps Since, so that a status
@@ -153,14 +98,4 @@ func (e *entity) displayStatus() StatusInfo {
 		return *plan.Status
 	}
 	return e.Status
-}
-
-// recordStatus appends an entity's status to its history.
-func (tx *txn) recordStatus(e *entity) {
-	statuses, _ := read[history](&tx.reader, historyKey(e.Tag))
-	if len(statuses) >= historyLength {
-		statuses = statuses[len(statuses)-historyLength+1:]
-	}
-	statuses = append(statuses, e.displayStatus())
-	tx.write(historyKey(e.Tag), &statuses)
 }

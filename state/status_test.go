@@ -3,12 +3,9 @@ package state_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/status"
@@ -89,10 +86,10 @@ func TestVolumeStatusWithPlan(t *testing.T) {
 			t.Errorf("after the %s set %q, %q, the status is %q, want %q", step.by, step.status, step.message, shown, step.want)
 		}
 	}
-	history, err := w.StatusHistory("d")
+	events, err := w.Events("d")
 	w.must(err)
-	if last := history[len(history)-1]; last.Message != "gave up" {
-		t.Errorf("the history ends with %+v", last)
+	if last := events[len(events)-1]; last.Type != state.EventError || last.Text != "gave up" {
+		t.Errorf("the events end with %+v", last)
 	}
 
 	// A failed attachment does not show once the volume is being detached.
@@ -171,58 +168,6 @@ func TestFailureStatusOutlastsLaterRequests(t *testing.T) {
 	w.must(w.remove(partsOf(w.one("bad"))["va"]))
 	if s := w.one("bad"); s.Status != status.Error || s.Message != "no such thing" {
 		t.Errorf("storage whose creation failed is %s: %q", s.Status, s.Message)
-	}
-}
-
-func TestStatusHistoryIsBounded(t *testing.T) {
-	w := newWorld(t)
-	w.add("it", "loop", filesystem)
-	for i := range 50 {
-		w.clock.Advance(time.Second)
-		w.setStatus("volume-0-0", status.Pending, fmt.Sprintf("attempt %d", i))
-	}
-	w.setStatus("filesystem-0-0", status.Error, "no good")
-	history, err := w.StatusHistory("it")
-	w.must(err)
-	if len(history) != 20+2 {
-		t.Fatalf("there are %d statuses", len(history))
-	}
-	first, last := history[0], history[len(history)-1]
-	if first.Tag.String() != "filesystem-0-0" || first.Status != status.Pending || !first.Since.Equal(start) {
-		t.Errorf("the first is %+v", first)
-	}
-	if last.Tag.String() != "filesystem-0-0" || last.Message != "no good" {
-		t.Errorf("the last is %+v", last)
-	}
-	if before := history[len(history)-2]; before.Message != "attempt 49" {
-		t.Errorf("before the last is %+v", before)
-	}
-	w.check()
-	_, err = w.StatusHistory("none")
-	wantError(t, err, errors.NotFound, `"none"`)
-}
-
-func TestStatusHistoryOrderWithClockSetBack(t *testing.T) {
-	w := newWorld(t)
-	w.add("it", "loop", filesystem)
-	for _, message := range []string{"first", "second", "third"} {
-		w.setStatus("volume-0-0", status.Pending, message)
-		w.setStatus("filesystem-0-0", status.Pending, message)
-		w.clock.Advance(-time.Hour)
-	}
-	history, err := w.StatusHistory("it")
-	w.must(err)
-	byTag := map[string][]string{}
-	for _, change := range history {
-		byTag[change.Tag.String()] = append(byTag[change.Tag.String()], change.Message)
-	}
-	for tag, messages := range byTag {
-		if want := []string{"", "first", "second", "third"}; !slices.Equal(messages, want) {
-			t.Errorf("%s: %q, want %q", tag, messages, want)
-		}
-	}
-	if len(byTag) != 2 {
-		t.Errorf("the history is of %v", byTag)
 	}
 }
 

@@ -47,6 +47,9 @@ type StorageParams struct {
 
 	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
+
+	// By says who asks for the import, for [Event.By]. It is for imports only.
+	By string
 }
 
 // Storage is a storage instance as users see it.
@@ -141,8 +144,16 @@ type Changes struct {
 	// Move are instances to move, as by [State.MoveStorage].
 	Move []Attach
 
-	// Remove are the names of instances to remove, as by [State.RemoveStorage].
-	Remove []string
+	// Detach are the names of instances to detach, as by [State.DetachStorage].
+	Detach []string
+
+	// Remove are the names of instances to remove, as by [State.RemoveStorage], and Release those of
+	// instances to release, as by [State.ReleaseStorage].
+	Remove, Release []string
+
+	// Format are the names of instances to format, as by [State.FormatStorage], and Retry those whose
+	// failed operations are to be retried, as by [State.RetryStorage].
+	Format, Retry []string
 
 	// Keep are the names of instances that are to stay as they are. Failed operations of them
 	// are retried at once, as they are for the instances in Attach and Resize.
@@ -152,6 +163,9 @@ type Changes struct {
 	// instance has another one when the changes are committed, nothing is changed, and the error
 	// satisfies errors.Is(err, [ErrChanged]).
 	Revisions []Revision
+
+	// By says who asks for the changes, for [Event.By].
+	By string
 
 	// Lease, if set, excludes what others plan. If it has ended when the changes are committed,
 	// nothing is changed, and the error satisfies errors.Is(err, [kv.ErrLeaseLost]).
@@ -203,6 +217,7 @@ func (st *State) Apply(changes Changes) error {
 		ctx = kv.WithLease(ctx, changes.Lease)
 	}
 	return st.updateWith(ctx, func(tx *txn) error {
+		tx.by = changes.By
 		if err := tx.checkRevisions(changes.Revisions); err != nil {
 			return err
 		}
@@ -235,7 +250,19 @@ func (st *State) Apply(changes Changes) error {
 		if err := tx.moveEach(changes.Move); err != nil {
 			return err
 		}
+		if err := tx.detachEach(changes.Detach); err != nil {
+			return err
+		}
 		if err := tx.removeEach(changes.Remove); err != nil {
+			return err
+		}
+		if err := st.releaseEach(tx, changes.Release); err != nil {
+			return err
+		}
+		if err := tx.formatEach(changes.Format); err != nil {
+			return err
+		}
+		if err := tx.retryEach(changes.Retry); err != nil {
 			return err
 		}
 		return tx.retryFailing(changes.existing())
@@ -298,13 +325,15 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 // DetachStorage also detaches an entity that may have been attached since the backup; it looks
 // for an entity that may have been made since by creating it again.
 func (st *State) DetachStorage(names []string) error {
-	return st.update(func(tx *txn) error {
-		return detachEach(tx, names, "detaching", func(i *instance) error {
-			i.MoveTo = ""
-			i.assumeAttached(tx.identity().Generation)
-			i.top().beginDetach(tx.now)
-			return nil
-		})
+	return st.Apply(Changes{Detach: names})
+}
+
+func (tx *txn) detachEach(names []string) error {
+	return unwantEach(tx, names, "detaching", func(i *instance) error {
+		i.MoveTo = ""
+		i.assumeAttached(tx.identity().Generation)
+		i.top().beginDetach(tx.now)
+		return nil
 	})
 }
 
@@ -317,7 +346,7 @@ func (st *State) RemoveStorage(names []string) error {
 }
 
 func (tx *txn) removeEach(names []string) error {
-	return detachEach(tx, names, "removing", func(i *instance) error {
+	return unwantEach(tx, names, "removing", func(i *instance) error {
 		i.assumeAttached(tx.identity().Generation)
 		i.Life = atLeastDying(i.Life)
 		return nil
@@ -328,22 +357,24 @@ func (tx *txn) removeEach(names []string) error {
 // Errors satisfy errors.IsNotSupported if the provider cannot release storage, and
 // errors.IsNotValid if an instance is already being destroyed.
 func (st *State) ReleaseStorage(names []string) error {
-	return st.update(func(tx *txn) error {
-		return detachEach(tx, names, "releasing", func(i *instance) error {
-			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
-			if err != nil {
-				return errors.Trace(err)
-			}
-			if !provider.Releasable() {
-				return errors.NotSupportedf("releasing storage of provider %q", i.Provider)
-			}
-			if i.Life != life.Alive && !i.Release {
-				return errors.NewNotValid(nil, "it is being destroyed")
-			}
-			i.assumeAttached(tx.identity().Generation)
-			i.Life, i.Release = atLeastDying(i.Life), true
-			return nil
-		})
+	return st.Apply(Changes{Release: names})
+}
+
+func (st *State) releaseEach(tx *txn, names []string) error {
+	return unwantEach(tx, names, "releasing", func(i *instance) error {
+		provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if !provider.Releasable() {
+			return errors.NotSupportedf("releasing storage of provider %q", i.Provider)
+		}
+		if i.Life != life.Alive && !i.Release {
+			return errors.NewNotValid(nil, "it is being destroyed")
+		}
+		i.assumeAttached(tx.identity().Generation)
+		i.Life, i.Release = atLeastDying(i.Life), true
+		return nil
 	})
 }
 
@@ -636,9 +667,9 @@ func (tx *txn) increment(key string) uint64 {
 	return uint64(n)
 }
 
-// detachEach applies fn, which at least detaches an instance, to the named instances. It
+// unwantEach applies fn, which at least detaches an instance, to the named instances. It
 // retries failed operations of an instance that is already being detached or removed.
-func detachEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
+func unwantEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
 	var again []string
 	for _, name := range names {
 		err := changeEach(tx, []string{name}, doing, func(i *instance) error {

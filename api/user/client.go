@@ -96,6 +96,12 @@ func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error)
 	return result.Storage, err
 }
 
+// Events returns what happened to storage, the oldest first.
+func (c *Client) Events(ctx context.Context, args EventsArgs) ([]StorageEvent, error) {
+	result, err := post[StorageEventList](ctx, c, "events", args)
+	return result.Events, err
+}
+
 // Attach requests that storage be attached. It, Detach, Remove and Release return when the
 // agent has recorded the request.
 func (c *Client) Attach(ctx context.Context, args AttachArgs) error {

@@ -128,6 +128,52 @@ const (
 	MachinePending MachineStatus = "pending"
 )
 
+// EventsArgs selects what happened.
+type EventsArgs struct {
+	// Names are those of storage: NAME selects NAME/0, NAME/1, and so on, too. Without names, all
+	// storage is selected.
+	Names []string `json:"names,omitempty"`
+	// Since leaves out what happened before.
+	Since time.Time `json:"since,omitzero"`
+	// Limit leaves out all but the last so many. Zero means 1,000; more than 10,000 are not returned.
+	Limit int `json:"limit,omitempty"`
+}
+
+// StorageEventList is an answer.
+type StorageEventList struct {
+	// Events are in the order in which they happened.
+	Events []StorageEvent `json:"events"`
+}
+
+// StorageEvent is something that happened to storage.
+type StorageEvent struct {
+	// Time is when it happened.
+	Time time.Time `json:"time" yaml:"time"`
+	// Storage is the name of the storage.
+	Storage string `json:"storage" yaml:"storage"`
+	// Number orders the events of a name. No two of them have the same.
+	Number uint64 `json:"number" yaml:"number"`
+	// Type says what happened. Somebody asked for something: "added", "attach-wanted", "move-wanted",
+	// "detach-wanted", "resize-wanted", "remove-wanted", "release-wanted". It was done: "made",
+	// "imported", "grown", "attached", "detached", "destroyed", "released", "removed". It failed, or has
+	// to wait: "error", "recovered", "status".
+	Type string `json:"type" yaml:"type"`
+	// Entity is the volume or filesystem that it happened to, such as "volume 0/1". It is omitted if it
+	// happened to the storage as a whole.
+	Entity string `json:"entity,omitempty" yaml:"entity,omitempty"`
+	// Machine is the name of the machine that it is about, if it is about one.
+	Machine string `json:"machine,omitempty" yaml:"machine,omitempty"`
+	// SizeMiB is the size, if it is about that.
+	SizeMiB uint64 `json:"size-mib,omitempty" yaml:"size-mib,omitempty"`
+	// FormerMiB is the size before.
+	FormerMiB uint64 `json:"former-size-mib,omitempty" yaml:"former-size-mib,omitempty"`
+	// Text is the error or the status, the mount point or the device, or the provider's ID.
+	Text string `json:"text,omitempty" yaml:"text,omitempty"`
+	// By is who asked for it: the name of a user, or the ID of one of the host's, such as "uid 0". It is
+	// omitted if nobody did, or if that is not known.
+	By string `json:"by,omitempty" yaml:"by,omitempty"`
+}
+
 // Machine is a machine as users see it.
 type Machine struct {
 	// Name is the name of the machine; its number if it has none.

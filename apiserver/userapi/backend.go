@@ -14,6 +14,8 @@ type Backend interface {
 	// Storage returns the named storage, or all storage if no name is given. The error
 	// satisfies errors.IsNotFound if a name is not known.
 	Storage(ctx context.Context, names []string) ([]user.Storage, error)
+	// Events returns what happened to storage, the oldest first.
+	Events(context.Context, user.EventsArgs) ([]user.StorageEvent, error)
 	// Watch calls send with all of the named storage (without names, with all storage) or, from a
 	// position, with what has changed since, and then with changes. It returns when the context ends
 	// or send fails. A name that is not known is not an error: the storage may be added later, or may

@@ -21,11 +21,29 @@ import (
 
 // Caller is who makes a request.
 type Caller struct {
-	// Name is that of a user; empty for a caller on the host.
+	// Name is that of a user; empty for a caller on the host, who is the host's user UID.
 	Name string
+	UID  uint32
 	Role role.Value
 	// Local says that the caller is on the host of the server and may use its files.
 	Local bool
+}
+
+// String identifies the caller.
+func (c Caller) String() string {
+	if c.Name == "" {
+		return fmt.Sprintf("uid %d", c.UID)
+	}
+	return c.Name
+}
+
+// CallerOf returns who makes the request that a backend carries out, as Caller.String does; "" outside of
+// a request.
+func CallerOf(ctx context.Context) string {
+	if caller, ok := ctx.Value(callerKey{}).(Caller); ok {
+		return caller.String()
+	}
+	return ""
 }
 
 // Config configures a [Handler].

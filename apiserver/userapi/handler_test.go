@@ -51,7 +51,7 @@ func TestRoles(t *testing.T) {
 	const read, change, host = "read", "change", "host"
 	for _, op := range []struct{ method, name, body, needs string }{
 		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
-		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
+		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"POST", "events", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read}, {"GET", "servers", "", read}, {"POST", "remove-server", "{}", change},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
@@ -78,7 +78,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 37 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 38 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }
@@ -94,7 +94,7 @@ func TestWatchEndsWithPermission(t *testing.T) {
 		{"removed", func() (userapi.Caller, error) { return userapi.Caller{}, errors.Unauthorizedf("user eve") }, "user eve"},
 		{"another role", func() (userapi.Caller, error) { return userapi.Caller{Role: role.Machine}, nil }, "role machine may not"},
 	} {
-		b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
+		b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2)}
 		var ended atomic.Bool
 		h, err := userapi.New(userapi.Config{Backend: b, CheckInterval: time.Millisecond, Caller: func(*http.Request) (userapi.Caller, error) {
 			if ended.Load() {
@@ -115,7 +115,7 @@ func TestWatchEndsWithPermission(t *testing.T) {
 		go func() {
 			done <- client.Watch(t.Context(), nil, func(e user.Event) error { events <- e; return nil })
 		}()
-		b.Events <- user.Event{Gone: []string{"a"}}
+		b.Watched <- user.Event{Gone: []string{"a"}}
 		<-events
 		ended.Store(true)
 		if err := <-done; !errors.Is(err, errors.Unauthorized) || !strings.Contains(err.Error(), by.want) {
@@ -194,7 +194,7 @@ func TestListsAreEmptyRatherThanNull(t *testing.T) {
 // One user cannot keep the others from watching.
 // Promise S4.
 func TestUserHasSomeStreams(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 256), Storages: []user.Storage{}}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 256), Storages: []user.Storage{}}
 	caller := func(r *http.Request) (userapi.Caller, error) {
 		return userapi.Caller{Name: r.Header.Get("User"), Role: role.Viewer}, nil
 	}

@@ -33,6 +33,10 @@ func (h *Handler) register() {
 		found, err := b.Storage(ctx, args.Names)
 		return user.StorageList{Storage: found}, err
 	})
+	ask(h, "events", toRead, "List what happened to storage", func(ctx context.Context, args user.EventsArgs) (user.StorageEventList, error) {
+		found, err := b.Events(ctx, args)
+		return user.StorageEventList{Events: found}, err
+	})
 	h.registerWatch()
 	ask(h, "apply", toChange, "Converge to a file", b.Apply)
 	tell(h, "attach", "Attach storage", b.Attach)

@@ -106,7 +106,7 @@ func TestWait(t *testing.T) {
 		{"DELETE", []user.Event{{Storage: []user.Storage{dying}}, {Gone: []string{"data"}}}},
 		{"GET", []user.Event{{}}}, // there is no such storage
 	} {
-		b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attached, "web")}}
+		b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attached, "web")}}
 		h := handler(t, b, userapi.Caller{Role: role.Admin})
 		done := make(chan string, 1)
 		go func() {
@@ -115,7 +115,7 @@ func TestWait(t *testing.T) {
 		}()
 		for _, event := range test.events {
 			select {
-			case b.Events <- event:
+			case b.Watched <- event:
 			case got := <-done:
 				t.Fatalf("%s is answered with %s before %+v", test.method, got, event)
 			}
@@ -128,7 +128,7 @@ func TestWait(t *testing.T) {
 
 // What is not done in time is answered with the storage as it is.
 func TestWaitEnds(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attaching, "web")}}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2), Storages: []user.Storage{storageRow("data", status.Attaching, "web")}}
 	h := handler(t, b, userapi.Caller{Role: role.Admin})
 	status, answer := request(h, "GET", "/v1/storage/data?wait=1ms", "")
 	if got := names(t, status, answer); got != "data" || !strings.Contains(answer, `"status":"attaching"`) {
@@ -214,8 +214,8 @@ func TestTagOfSeveralInstances(t *testing.T) {
 
 // A client that asks for changes since an unknown position gets an answer, not a stream.
 func TestWatchFromUnknownPosition(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Err: errors.WithType(errors.New("not known"), user.ErrGone)}
-	close(b.Events)
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2), Err: errors.WithType(errors.New("not known"), user.ErrGone)}
+	close(b.Watched)
 	status, answer := request(handler(t, b, userapi.Caller{Role: role.Viewer}), "POST", "/v1/watch", `{"from": "x-1"}`)
 	if want := `{"status":410,"title":"Gone","detail":"not known","code":"gone"}`; status != http.StatusGone || answer != want {
 		t.Errorf("answered with %d %s", status, answer)

@@ -16,9 +16,9 @@ type Backend struct {
 	// Storages is what Storage returns, and Err the error of all calls.
 	Storages []user.Storage
 	Err      error
-	// Events are those of Watch, which returns when the channel is closed. Watching receives when
+	// Watched are the events of Watch, which returns when the channel is closed. Watching receives when
 	// Watch begins, and when it ends.
-	Events   chan user.Event
+	Watched  chan user.Event
 	Watching chan string
 
 	mu    sync.Mutex
@@ -65,6 +65,12 @@ func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, er
 	return b.Storages, b.Err
 }
 
+// Events implements userapi.Backend.
+func (b *Backend) Events(_ context.Context, args user.EventsArgs) ([]user.StorageEvent, error) {
+	b.record("events %+v", args)
+	return []user.StorageEvent{{Time: time.Unix(1e9, 0).UTC(), Storage: "a", Number: 1, Type: "added", SizeMiB: 16, By: "uid 0"}}, b.Err
+}
+
 // Watch implements userapi.Backend.
 func (b *Backend) Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error {
 	b.record("watch %+v", args)
@@ -74,7 +80,7 @@ func (b *Backend) Watch(ctx context.Context, args user.WatchArgs, send func(user
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case event, ok := <-b.Events:
+		case event, ok := <-b.Watched:
 			if !ok {
 				return b.Err
 			}

@@ -22,6 +22,7 @@ const (
 	memoryScavenger    = "memory"
 	stateCopies        = "state-copies"
 	trashCollector     = "trash"
+	eventCollector     = "events"
 )
 
 // manifolds returns the workers that the engine keeps running. They communicate through the
@@ -33,6 +34,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		memoryScavenger:  process.Start(func() (worker.Worker, error) { return a.StartScavenger(a.state) }),
 		stateCopies:      process.Start(func() (worker.Worker, error) { return a.StartCopier(a.store, a.dir) }),
 		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
+		eventCollector:   process.Start(func() (worker.Worker, error) { return a.StartEventRemover(a.state) }),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, machine.String()),

@@ -4,6 +4,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/executor"
@@ -155,7 +157,7 @@ func (b *Backend) changeOnce(ctx context.Context, doing string, plan func() (*st
 	if err != nil || changes == nil {
 		return errors.Trace(err)
 	}
-	changes.Lease = lease
+	changes.Lease, changes.By = lease, cmp.Or(userapi.CallerOf(ctx), changes.By)
 	err = b.state.Apply(*changes)
 	if doing != "" {
 		err = errors.Annotate(err, doing)
@@ -224,6 +226,7 @@ func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepLarger
 			return nil, nil
 		}
 		plan.State.Revisions = append(plan.State.Revisions, required...)
+		plan.State.By = args.File
 		return &plan.State, nil
 	})
 	if err != nil {
@@ -322,12 +325,12 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 
 // Detach implements userapi.Backend.
 func (b *Backend) Detach(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, b.state.DetachStorage)
+	return b.changeNamed(ctx, names, func(found []string) state.Changes { return state.Changes{Detach: found} })
 }
 
 // Remove implements userapi.Backend.
 func (b *Backend) Remove(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, b.state.RemoveStorage)
+	return b.changeNamed(ctx, names, func(found []string) state.Changes { return state.Changes{Remove: found} })
 }
 
 // RemoveIf implements userapi.Backend.
@@ -350,42 +353,43 @@ func (b *Backend) RemoveIf(ctx context.Context, on user.Condition) error {
 
 // Release implements userapi.Backend.
 func (b *Backend) Release(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, b.state.ReleaseStorage)
+	return b.changeNamed(ctx, names, func(found []string) state.Changes { return state.Changes{Release: found} })
 }
 
 // Retry implements userapi.Backend.
-func (b *Backend) Retry(_ context.Context, names []string) error {
-	found, err := b.selectStorage(names)
-	if err != nil {
-		return err
-	}
-	return errors.Trace(b.state.RetryStorage(fullNames(found)))
+func (b *Backend) Retry(ctx context.Context, names []string) error {
+	return b.change(ctx, "", func() (*state.Changes, error) {
+		found, err := b.selectStorage(names)
+		return &state.Changes{Retry: fullNames(found)}, err
+	})
 }
 
 // Format implements userapi.Backend.
 func (b *Backend) Format(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, func(found []string) error {
-		for _, name := range found {
-			if !slices.Contains(names, name) {
-				return errors.NewNotValid(nil, "name each storage that is to be formatted, such as "+name)
+	return b.change(ctx, "", func() (*state.Changes, error) {
+		found, err := b.named(names)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range found {
+			if !slices.Contains(names, s.Name) {
+				return nil, errors.NewNotValid(nil, "name each storage that is to be formatted, such as "+s.Name)
 			}
 		}
-		return b.state.FormatStorage(found)
+		return &state.Changes{Format: fullNames(found)}, nil
 	})
 }
 
-// changeNamed calls do with the full names of the storage that names refer to.
-func (b *Backend) changeNamed(ctx context.Context, names []string, do func([]string) error) error {
-	end, err := b.beginChange(ctx)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer end()
-	found, err := b.named(names)
-	if err != nil {
-		return err
-	}
-	return errors.Trace(do(fullNames(found)))
+// changeNamed makes the change of the storage, by its full names, that names refer to.
+func (b *Backend) changeNamed(ctx context.Context, names []string, change func(found []string) state.Changes) error {
+	return b.change(ctx, "", func() (*state.Changes, error) {
+		found, err := b.named(names)
+		if err != nil {
+			return nil, err
+		}
+		changes := change(fullNames(found))
+		return &changes, nil
+	})
 }
 
 // named returns the storage with these names. At least one must be given.

@@ -9,6 +9,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/storage"
@@ -207,6 +208,7 @@ func (i *importing) recognise(t *converge.Takeover) error {
 // takeOver notes the import in the state, and then makes the provider take the object over. If the
 // provider refuses, it cancels the note; after another error, importing again finds the object.
 func (i *importing) takeOver(ctx context.Context, t *converge.Takeover) (*task.Imported, error) {
+	t.State.By = userapi.CallerOf(ctx)
 	tags, err := i.state.PrepareImport(t.State)
 	if err != nil {
 		return nil, errors.Trace(err)

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // backend is an agent that only answers from its fields, and records the calls.
 type backend struct {
+	happened []user.StorageEvent
 	storage  []user.Storage
 	changes  []user.Change
 	orphans  []user.Orphan
@@ -182,6 +183,11 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 func (b *backend) Format(_ context.Context, names []string) error {
 	b.record("format %q", names)
 	return b.err
+}
+
+func (b *backend) Events(_ context.Context, args user.EventsArgs) ([]user.StorageEvent, error) {
+	b.record("events %q %d %v", args.Names, args.Limit, args.Since.IsZero())
+	return b.happened, b.err
 }
 
 func (b *backend) Orphans(_ context.Context, machine string) (user.OrphanList, error) {

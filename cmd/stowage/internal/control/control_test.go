@@ -192,7 +192,7 @@ func TestErrorsKeepTextAndKind(t *testing.T) {
 }
 
 func TestWatchStreamsUntilClientCancels(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2)}
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan user.Event)
@@ -204,7 +204,7 @@ func TestWatchStreamsUntilClientCancels(t *testing.T) {
 		})
 	}()
 	for _, want := range []user.Event{{Storage: []user.Storage{sample}}, {Gone: []string{"data"}}} {
-		b.Events <- want
+		b.Watched <- want
 		if event := <-got; !reflect.DeepEqual(event, want) {
 			t.Errorf("event %+v, want %+v", event, want)
 		}
@@ -219,8 +219,8 @@ func TestWatchStreamsUntilClientCancels(t *testing.T) {
 }
 
 func TestWatchReturnsBackendError(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2), Err: errors.New("state is closed")}
-	close(b.Events)
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2), Err: errors.New("state is closed")}
+	close(b.Watched)
 	client, _ := serve(t, b, nil)
 	err := client.Watch(t.Context(), nil, func(user.Event) error { return nil })
 	if err == nil || err.Error() != "state is closed" {
@@ -229,7 +229,7 @@ func TestWatchReturnsBackendError(t *testing.T) {
 }
 
 func TestKilledServerEndsWatches(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2)}
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
 	if err != nil {
@@ -295,7 +295,7 @@ func TestAgentStopsBeforeAnswer(t *testing.T) {
 
 // Promise S4.
 func TestTooManyWatchersAreRefused(t *testing.T) {
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 1000)}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 1000)}
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup
@@ -320,8 +320,8 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 		<-b.Watching
 	}
 	done := errors.New("done")
-	b.Events = make(chan user.Event, 1)
-	b.Events <- user.Event{}
+	b.Watched = make(chan user.Event, 1)
+	b.Watched <- user.Event{}
 	deadline := time.After(10 * time.Second)
 	for !errors.Is(err, done) {
 		select {
@@ -336,13 +336,13 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 func TestWatchOutlastsRequestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second // a busy machine needs time for the request itself
-	b := &userapitest.Backend{Events: make(chan user.Event), Watching: make(chan string, 2)}
+	b := &userapitest.Backend{Watched: make(chan user.Event), Watching: make(chan string, 2)}
 	client, _ := serve(t, b, func(c *control.ServerConfig) { c.RequestTimeout = timeout })
 	done := errors.New("done")
 	go func() {
 		<-b.Watching
 		<-time.After(timeout + timeout/4)
-		b.Events <- user.Event{Gone: []string{"late"}}
+		b.Watched <- user.Event{Gone: []string{"late"}}
 	}()
 	if err := client.Watch(t.Context(), nil, func(user.Event) error { return done }); !errors.Is(err, done) {
 		t.Errorf("the watch ended with %v", err)

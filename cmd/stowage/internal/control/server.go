@@ -264,8 +264,9 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 }
 
 // localAdmin is the caller of all requests on the socket.
-func localAdmin(*http.Request) (userapi.Caller, error) {
-	return userapi.Caller{Role: role.Admin, Local: true}, nil
+func localAdmin(r *http.Request) (userapi.Caller, error) {
+	peer := r.Context().Value(peerConnKey{}).(*peerConn) // see authorized
+	return userapi.Caller{UID: peer.uid, Role: role.Admin, Local: true}, nil
 }
 
 func writeError(w http.ResponseWriter, err error) {

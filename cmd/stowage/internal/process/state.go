@@ -1,6 +1,8 @@
 package process
 
 import (
+	"time"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
@@ -26,6 +28,14 @@ func (p *Process) StartCopier(store *boltkv.Store, dir datadir.Dir) (worker.Work
 		return nil, errors.Trace(err)
 	}
 	return copier, nil
+}
+
+// eventInterval is how often the events of removed storage are checked.
+const eventInterval = time.Hour
+
+// StartEventRemover starts a worker that removes the events of storage that was removed some time ago.
+func (p *Process) StartEventRemover(st *state.State) (worker.Worker, error) {
+	return Every(p.Config.Clock, eventInterval, st.RemoveOldEvents), nil
 }
 
 // StartControl makes the control socket. A failure ends the process, because one that cannot be

@@ -278,6 +278,7 @@ const (
 	stateCopies        = "state-copies"
 	tokenCollector     = "tokens"
 	taskCollector      = "tasks"
+	eventCollector     = "events"
 	machineFencer      = "fencing"
 	thisServer         = "membership"
 	otherServers       = "other-servers"
@@ -291,6 +292,7 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 		memoryScavenger: process.Start(func() (worker.Worker, error) { return s.StartScavenger(s.state) }),
 		tokenCollector:  process.Start(s.collectTokens),
 		taskCollector:   process.Start(s.collectTasks),
+		eventCollector:  process.Start(func() (worker.Worker, error) { return s.StartEventRemover(s.state) }),
 	}
 	if file, ok := s.place.(*inFile); ok {
 		manifolds[stateCopies] = process.Start(func() (worker.Worker, error) { return s.StartCopier(file.Store, s.dir) })

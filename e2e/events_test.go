@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stowage-io/stowage/api/user"
+)
+
+// What happened to storage can be read from its events alone, across a crash of the agent and after the
+// storage was removed.
+func TestEventsTellWhatHappened(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}]\n")
+	m.start()
+	m.apply()
+	m.kill()
+	m.start()
+	m.must("resize", "data", "32M", "--wait")
+	m.must("detach", "data", "--wait")
+	m.must("remove", "data", "--wait")
+
+	var events []user.StorageEvent
+	if r := m.must("events", "data", "-o", "json"); json.Unmarshal([]byte(r.Stdout), &events) != nil {
+		t.Fatalf("events -o json:\n%s", r.Stdout)
+	}
+	var told []string
+	for n, e := range events {
+		if e.Storage != "data" || e.Number != uint64(n+1) || n > 0 && e.Time.Before(events[n-1].Time) {
+			t.Errorf("event %d is %+v", n, e)
+		}
+		entity, _, _ := strings.Cut(e.Entity, " ")
+		line := strings.TrimSpace(entity + " " + e.Type)
+		if e.By != "" {
+			line += " by " + e.By
+		}
+		if e.Type != "status" { // an attempt may be repeated
+			told = append(told, line)
+		}
+	}
+	by := fmt.Sprintf(" by uid %d", os.Getuid())
+	want := []string{
+		"added" + by, "volume made", "volume attached", "filesystem made", "filesystem attached",
+		"resize-wanted" + by, "volume grown", "filesystem grown",
+		"detach-wanted" + by, "filesystem detached", "volume detached",
+		"remove-wanted" + by, "filesystem destroyed", "volume destroyed", "removed",
+	}
+	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("the events are\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+	m.stop()
+}

@@ -147,7 +147,18 @@ func (b *base) reboot() {
 // attachLoop attaches a loop device to a file and returns its path, for detachLoop.
 func attachLoop(t testing.TB, file string, options ...string) string {
 	t.Helper()
-	return command(t, "losetup", append(options, "--find", "--show", file)...)
+	devicetest.RequireProgram(t, "losetup")
+	for tries := 1; ; tries++ {
+		out, err := exec.Command("losetup", append(options, "--find", "--show", file)...).CombinedOutput()
+		text := strings.TrimSpace(string(out))
+		switch {
+		case err == nil:
+			return text
+		// Somebody may have removed the number that it found, or attached something else to it.
+		case tries == 10 || !strings.Contains(text, "No such device") && !strings.Contains(text, "busy"):
+			t.Fatalf("losetup: %v: %s", err, text)
+		}
+	}
 }
 
 func detachLoop(t testing.TB, path string) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -52,20 +53,19 @@ func (tx *txn) moveEach(moves []Attach) error {
 	return nil
 }
 
-// DrainMachine makes a machine get no storage any more, until [State.UndrainMachine], and moves
-// instances to others as [State.MoveStorage] does. A move to the machine that has begun before ends
+// DrainMachine makes a machine get no storage any more, until [State.UndrainMachine], and makes the moves
+// to others, which are all that changes may have, in several transactions if they are many. A move to the machine that has begun before ends
 // there. If an instance cannot be moved, or DrainMachine is interrupted, the machine is drained and
 // some instances have not been moved. The error satisfies errors.IsNotFound if there is no such machine.
-func (st *State) DrainMachine(machine names.MachineTag, moves ...Attach) error {
+func (st *State) DrainMachine(machine names.MachineTag, changes Changes) error {
 	if err := st.setDrained(machine, true); err != nil {
 		return errors.Trace(err)
 	}
-	for len(moves) > 0 {
-		n := min(len(moves), st.maxEntities())
-		if err := st.MoveStorage(moves[:n]...); err != nil {
+	for moves := range slices.Chunk(changes.Move, st.maxEntities()) {
+		changes.Move = moves
+		if err := st.Apply(changes); err != nil {
 			return errors.Trace(err)
 		}
-		moves = moves[n:]
 	}
 	return nil
 }

@@ -213,12 +213,12 @@ func TestDrainMachine(t *testing.T) {
 	w.add("disk", "disk", block)
 	w.add("loop", "loop", filesystem)
 	w.work()
-	wantError(t, w.DrainMachine(names.NewMachineTag("7")), errors.NotFound, "machine 7")
+	wantError(t, w.DrainMachine(names.NewMachineTag("7"), state.Changes{}), errors.NotFound, "machine 7")
 	to := func(name string, machine names.MachineTag) state.Attach {
 		return state.Attach{Name: name, Machine: machine}
 	}
-	w.must(w.DrainMachine(machine0, to("data", machine1), to("disk", machine1)))
-	w.must(w.DrainMachine(machine0))
+	w.must(w.DrainMachine(machine0, state.Changes{Move: []state.Attach{to("data", machine1), to("disk", machine1)}}))
+	w.must(w.DrainMachine(machine0, state.Changes{}))
 	w.work()
 	w.wantAttached("data", machine1)
 	w.wantAttached("disk", machine1)
@@ -237,7 +237,7 @@ func TestDrainMachine(t *testing.T) {
 	w.must(w.move([]string{"data"}, machine1))
 	w.must(w.UndrainMachine(machine0))
 	w.must(w.move([]string{"data"}, machine0))
-	w.must(w.DrainMachine(machine0))
+	w.must(w.DrainMachine(machine0, state.Changes{}))
 	w.work()
 	w.wantAttached("data", machine0)
 	w.check()

@@ -319,7 +319,7 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 			}
 			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to})
 		}
-		return changes, nil
+		return changes, errors.Trace(b.checkMountPoints(found, changes.Attach))
 	})
 }
 

@@ -53,10 +53,11 @@ type lease struct {
 // server is one of several servers with one state.
 type server struct {
 	*backend.Backend
-	t     testing.TB
-	store *storeView
-	state *state.State
-	lease *lease // the last
+	t      testing.TB
+	store  *storeView
+	state  *state.State
+	lease  *lease // the last
+	leases int    // how many there were
 }
 
 func newServer(t testing.TB, store kv.Store) *server {
@@ -75,6 +76,7 @@ func newServer(t testing.TB, store kv.Store) *server {
 		Server: &backend.Server{IsConnected: func(names.MachineTag) bool { return true }},
 		ChangeLease: func(context.Context) (kv.Lease, func(), error) {
 			s.lease = &lease{}
+			s.leases++
 			return s.lease, func() {}, nil
 		},
 	})
@@ -214,6 +216,32 @@ func TestLostLease(t *testing.T) {
 	wantError(t, err, `"/srv/data" is already the mount point of b`)
 	if _, err := a.Storage(t.Context(), []string{"a"}); !errors.Is(err, errors.NotFound) {
 		t.Errorf("the storage was added all the same: %v", err)
+	}
+}
+
+// No change is committed without the lease, and each is planned again with another one.
+func TestEveryChangeNeedsTheLease(t *testing.T) {
+	a, _ := newServers(t)
+	_, err := a.apply("data tmpfs,1M /srv/data", "dir rootfs,1M /srv/dir")
+	a.must(err)
+	for _, change := range []struct {
+		name string
+		make func() error
+	}{
+		{"attach", func() error { return a.Attach(t.Context(), user.AttachArgs{Names: []string{"data"}, Machine: "0"}) }},
+		{"retry", func() error { return a.Retry(t.Context(), []string{"data"}) }},
+		{"detach", func() error { return a.Detach(t.Context(), []string{"data"}) }},
+		{"remove", func() error { return a.Remove(t.Context(), []string{"data"}) }},
+		{"release", func() error { return a.Release(t.Context(), []string{"dir"}) }},
+	} {
+		before := a.leases
+		a.store.before = func() { a.lease.ended = true }
+		if err := change.make(); err != nil {
+			t.Errorf("%s: %v", change.name, err)
+		}
+		if n := a.leases - before; n != 2 {
+			t.Errorf("%s: %d leases, want one that ends and one more", change.name, n)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
@@ -195,7 +196,41 @@ func (b *Backend) targets(found []state.Storage, args user.MoveArgs) ([]state.At
 	for i, s := range found {
 		moves[i] = state.Attach{Name: s.Name, Machine: machine}
 	}
-	return moves, nil
+	return moves, errors.Trace(b.checkMountPoints(found, moves))
+}
+
+// checkMountPoints returns an error if the mount point of storage is taken on the machine that it is to
+// be attached to.
+func (b *Backend) checkMountPoints(found []state.Storage, to []state.Attach) error {
+	planned := map[names.MachineTag]*spec.Mounts{}
+	var points []state.MountPoint
+	conflict := func(name string, err error) error {
+		return errors.NewNotValid(nil, fmt.Sprintf("storage %q: %v", name, err))
+	}
+	for i, s := range found {
+		machine := to[i].Machine
+		bound, _ := converge.BoundMachine(&s)
+		if s.MountPoint == "" || bound == machine || len(s.Attachments) > 0 && s.Attachments[0].Machine == machine {
+			continue // nothing is mounted, or it has the mount point there already
+		}
+		if planned[machine] == nil {
+			planned[machine] = &spec.Mounts{}
+		}
+		if err := planned[machine].Add(s.MountPoint, s.Name); err != nil {
+			return conflict(s.Name, err)
+		}
+		points = append(points, state.MountPoint{Path: s.MountPoint, Machine: machine, Name: s.Name})
+	}
+	taken, err := b.state.TakenMountPoints(points)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for n, by := range taken {
+		if by != nil {
+			return conflict(points[n].Name, errors.Annotatef(spec.MountConflict(points[n].Path, by.Path, by.Name), "machine %s", b.machineName(points[n].Machine)))
+		}
+	}
+	return nil
 }
 
 // chooseTargets chooses a machine with the labels for each instance, which is not the one that has
@@ -259,7 +294,7 @@ func (b *Backend) DrainMachine(ctx context.Context, args user.MachineArgs) (user
 	if b.config.Server == nil {
 		return user.DrainMachineResult{}, errNoServer
 	}
-	end, err := b.beginChange(ctx)
+	lease, end, err := b.exclude(ctx)
 	if err != nil {
 		return user.DrainMachineResult{}, errors.Trace(err)
 	}
@@ -295,7 +330,8 @@ func (b *Backend) DrainMachine(ctx context.Context, args user.MachineArgs) (user
 	if err != nil {
 		return user.DrainMachineResult{}, errors.Trace(err)
 	}
-	if err := b.state.DrainMachine(tag, moves...); err != nil {
+	changes := state.Changes{Move: moves, Lease: lease, By: userapi.CallerOf(ctx)}
+	if err := b.state.DrainMachine(tag, changes); err != nil {
 		return user.DrainMachineResult{}, errors.Trace(err)
 	}
 	return user.DrainMachineResult{Machines: b.machinesOf(moves), Stays: stays}, nil

@@ -413,3 +413,35 @@ func TestDrainMachine(t *testing.T) {
 	}
 	s.await("a", attachedTo("web"))
 }
+
+// Storage is not attached to a machine where its mount point is taken, by whichever command.
+func TestMountPointIsTakenOnMachine(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"web", "db"} {
+		_, err := s.agent(name, name, s.token())
+		s.must(err)
+	}
+	_, err := s.client.Apply(t.Context(), user.ApplyArgs{File: "f", Content: `storage:
+- {name: a, directive: "shared,16M", kind: filesystem, mount: /srv/a, machine: web}
+- {name: b, directive: "shared,16M", kind: filesystem, mount: /srv/a/b, machine: db}
+`})
+	s.must(err)
+	s.await("a", attachedTo("web"))
+	s.await("b", attachedTo("db"))
+	const conflict = `storage "a": machine db: "/srv/a" would hide "/srv/a/b", the mount point of b`
+	_, err = s.client.Move(t.Context(), user.MoveArgs{Names: []string{"a"}, Machine: "db"})
+	s.wantError("moving", err, errors.NotValid, conflict)
+	s.must(s.client.Detach(t.Context(), []string{"a"}))
+	s.await("a", func(s user.Storage) bool { return s.Status == status.Detached && len(s.Attachments) == 0 })
+	s.wantError("attaching", s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "db"}), errors.NotValid, conflict)
+	s.must(s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "web"}))
+	s.await("a", attachedTo("web"))
+
+	events, err := s.client.Events(t.Context(), user.EventsArgs{Names: []string{"a"}})
+	s.must(err)
+	for _, e := range events {
+		if by := fmt.Sprintf("uid %d", os.Getuid()); strings.HasSuffix(e.Type, "-wanted") && e.By != by {
+			t.Errorf("%s was asked for by %q, want %q", e.Type, e.By, by)
+		}
+	}
+}

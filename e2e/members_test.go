@@ -191,8 +191,16 @@ func TestServersKeepTheStateTogether(t *testing.T) {
 	}
 	on("second", "remove", "a", "b", "c", "--wait")
 
-	// A server without its record or its database does not begin another one.
+	// A server without its certificates, its record or its database does not begin another one.
 	first.stop()
+	ca := filepath.Join(s.dataOf("server"), "server", "ca.crt")
+	if err := os.Rename(ca, ca+".away"); err != nil {
+		t.Fatal(err)
+	}
+	refused(ca+" is missing: put it back", "server", "--cluster-init")
+	if err := os.Rename(ca+".away", ca); err != nil {
+		t.Fatal(err)
+	}
 	record := filepath.Join(s.dataOf("server"), "server", "cluster.json")
 	if err := os.Rename(record, record+".away"); err != nil {
 		t.Fatal(err)

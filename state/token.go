@@ -198,6 +198,15 @@ func (st *State) EnsureAuthority(hash string) error {
 	})
 }
 
+// HasAuthority reports whether a certificate authority is recorded.
+func (st *State) HasAuthority() (found bool, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		found = r.has(authorityKey)
+		return nil
+	})
+	return found, errors.Trace(err)
+}
+
 type authorityRecord struct {
 	Hash string `cbor:"1,keyasint"`
 }

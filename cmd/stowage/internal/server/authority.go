@@ -30,6 +30,16 @@ func (s *Server) openAuthority(ctx context.Context) (*trust.CA, error) {
 	dir := s.dir.Server()
 	ca, err := readAuthority(dir, serversAuthority)
 	isNew := errors.Is(err, fs.ErrNotExist)
+	if place, ok := s.place.(*inEtcd); isNew && ok && place.cluster != nil {
+		// It got the certificate when it joined, or has just begun the cluster.
+		begun, err := s.state.HasAuthority()
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		if begun {
+			return nil, errMissing(filepath.Join(dir, serversAuthority.certificate))
+		}
+	}
 	switch {
 	case isNew && len(s.config.Join) > 0:
 		var joined api.Joined
@@ -56,6 +66,11 @@ func (s *Server) openAuthority(ctx context.Context) (*trust.CA, error) {
 		err = errors.Errorf("%v: join them with --join URL and --token, which `stowage token create --role server` prints on one of them", err)
 	}
 	return ca, errors.Trace(err)
+}
+
+// errMissing is the error of a server that keeps the state with others and lacks a certificate.
+func errMissing(path string) error {
+	return errors.Errorf("%s is missing: put it back, or remove the server with `stowage server remove` on another one and join again with an empty --data-dir", path)
 }
 
 // readAuthority returns the authority in the directory. The error satisfies errors.Is(err,

@@ -102,7 +102,7 @@ func (c *cluster) readRecord() error {
 // errors.Is(err, fs.ErrNotExist).
 func (c *cluster) check() (err error) {
 	if c.ca, err = readAuthority(c.dir.Server(), membersAuthority); errors.Is(err, fs.ErrNotExist) {
-		return errors.Errorf("%s is missing: put it back, or remove the server with `stowage server remove` on another one and join again with an empty --data-dir", c.path(membersAuthority.certificate))
+		return errMissing(c.path(membersAuthority.certificate))
 	} else if err != nil {
 		return errors.Trace(err)
 	}

@@ -69,7 +69,7 @@ func loopFile(device string) (string, loopdev.Device, error) {
 	none := loopdev.Device{}
 	link := filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file")
 	content, err := os.ReadFile(link)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s is not a loop device with a backing file", device))
 	}
 	if err != nil {

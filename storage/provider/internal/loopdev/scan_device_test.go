@@ -4,11 +4,13 @@ package loopdev
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/looptest"
@@ -67,6 +69,40 @@ func TestScanWhileDevicesAreRemoved(t *testing.T) {
 		}
 	}
 	<-ended
+}
+
+// A device that is detached while its file in sysfs is open counts as detached.
+// Finding N40.
+func TestScanWhileDeviceIsDetached(t *testing.T) {
+	f, id := backing(t, devicetest.Dir(t))
+	control, err := openControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	numbers := addDevices(t, control, 1)
+	defer removeDevices(control, numbers)
+	device, err := openDevice(numbers[0], unix.O_RDWR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	if err := configure(device, f, false, 0, testLabel); err != nil {
+		t.Fatal(err)
+	}
+	attribute, err := os.Open(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", numbers[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer attribute.Close()
+	if err := clearFD(device); err != nil {
+		t.Fatal(err)
+	}
+	device.Close()
+	checkGone(t, id)
+	if path, err := readAttribute(attribute); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("the file of a device that was detached is %q, %v", path, err)
+	}
 }
 
 // addDevices adds loop devices whose numbers nobody uses. They are so high that nobody else is

@@ -2,6 +2,7 @@ package loopdev
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -95,7 +96,21 @@ func inspectNumber(number int) (Device, error) {
 // readBackingFile returns the path of a device's file in sysfs. The error is unix.ENOENT if
 // the device is not attached.
 func readBackingFile(number int) (string, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
+	attribute, err := os.Open(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	defer attribute.Close()
+	return readAttribute(attribute)
+}
+
+// readAttribute is readBackingFile for a file that is open. The kernel answers ENODEV if the device was
+// detached after that.
+func readAttribute(attribute *os.File) (string, error) {
+	data, err := io.ReadAll(attribute)
+	if errors.Is(err, unix.ENODEV) {
+		err = unix.ENOENT
+	}
 	return strings.TrimSuffix(string(data), "\n"), errors.Trace(err)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
@@ -58,6 +59,19 @@ func (f *filesystem) readBlank() error {
 		return errors.Trace(err)
 	}
 	return c.prober.ProveFileBlank(c, f.dev.File, file, f.dev.Size)
+}
+
+// backing identifies the backing file of the device. It is the zero value if no file is known.
+func (f *filesystem) backing() (object.Identity, error) {
+	file, err := f.openBacking()
+	if errors.Is(err, errors.NotFound) {
+		return object.Identity{}, nil
+	} else if err != nil {
+		return object.Identity{}, errors.Trace(err)
+	}
+	defer file.Close()
+	st, err := f.call.Status(file)
+	return st.Identity, errors.Trace(err)
 }
 
 // openBacking opens the backing file of the device. The error satisfies errors.IsNotFound if

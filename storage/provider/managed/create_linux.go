@@ -223,10 +223,32 @@ func (f *filesystem) resume() error {
 	case !errors.As(err, &unread):
 		return errors.Trace(err)
 	}
-	if err != nil && (f.dev.Size < f.rec.Size || !f.rec.Device.Proves(f.dev.Identity)) {
-		return errors.Annotate(err, "the device may not be the one on which formatting began")
+	if err != nil {
+		same, cause := f.isWhereFormattingBegan()
+		if cause != nil {
+			return errors.Trace(cause)
+		}
+		if !same {
+			return errors.Annotate(err, "the device may not be the one on which formatting began")
+		}
 	}
 	return f.format(kind)
+}
+
+// isWhereFormattingBegan reports whether the device is certainly the one on which formatting began.
+func (f *filesystem) isWhereFormattingBegan() (bool, error) {
+	if f.dev.Size < f.rec.Size {
+		return false, nil
+	}
+	if f.rec.Device.Proves(f.dev.Identity) {
+		return true, nil
+	}
+	began := f.rec.Backing
+	if began.Born == 0 || f.rec.Device.Offset != f.dev.Identity.Offset {
+		return false, nil
+	}
+	now, err := f.backing()
+	return now.Ino == began.Ino && now.Born == began.Born, errors.Trace(err)
 }
 
 // format makes the filesystem on a device that may be formatted.
@@ -238,6 +260,7 @@ func (f *filesystem) format(kind mkfs.Type) error {
 	f.rec.Phase = phaseFormatting
 	f.rec.Size = f.dev.Size
 	f.rec.Device = f.dev.Identity
+	f.rec.Backing, _ = f.backing() // it is only for a restart; see resume
 	if err := f.Save(); err != nil {
 		return errors.Trace(err)
 	}

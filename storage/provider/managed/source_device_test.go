@@ -311,6 +311,8 @@ func destroyBtrfs(t *testing.T, loop *devicetest.Loop) {
 	sourcetest.WriteAt(t, loop.Path, second+4<<10, make([]byte, end-(second+4<<10)))
 }
 
+// Formatting that was interrupted is finished, on the device on which it began, and on no other.
+// Finding N41.
 func TestManagedRestartWhileFormatting(t *testing.T) {
 	formatting := func(r *record) { r.Phase = phaseFormatting }
 	for _, test := range []struct {
@@ -334,6 +336,25 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 			loop.Detach(t)
 			mt.Plug(devicetest.AttachLoop(t, loop.File), sourcetest.ManagedExt4Size)
 		},
+	}, {
+		name: "mkfs was killed, the machine restarted, and the disk has another number", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.editRecord(func(r *record) { r.Device.BootID, r.Device.BackingDev = "another", r.Device.BackingDev+1 })
+			loop.Detach(t)
+			mt.Plug(devicetest.AttachLoop(t, loop.File), sourcetest.ManagedExt4Size)
+		},
+	}, {
+		name: "the same, with a copy of the file", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.editRecord(func(r *record) { r.Device.BootID, r.Device.BackingDev = "another", r.Device.BackingDev+1 })
+			loop.Detach(t)
+			copied := loop.File + "-copy"
+			sourcetest.Command(t, "cp", "--sparse=always", loop.File, copied)
+			mt.Plug(devicetest.AttachLoop(t, copied), sourcetest.ManagedExt4Size)
+		},
+		err: "may not be the one on which formatting began",
 	}, {
 		name: "mkfs was killed and the volume has grown", fs: "ext4", size: sourcetest.ManagedExt4Size,
 		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {

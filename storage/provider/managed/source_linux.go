@@ -80,6 +80,10 @@ type record struct {
 	// filesystem was last formatted or mounted.
 	Size   int64             `json:"size"`
 	Device blockdev.Identity `json:"device"`
+	// Backing identifies the file behind the device on which formatting began, if it is known. After a
+	// restart of the machine, the file's filesystem may have another device number, and Device then
+	// proves nothing.
+	Backing object.Identity `json:"backing,omitzero"`
 
 	object.Ownership
 	object.Placement

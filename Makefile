@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,11 @@ soak: packages ## Crash the agent and its disks 500 times while storage is in us
 cluster: packages ## Let servers and machines fail while storage moves between them, for ten minutes (CLUSTER='-cluster 1h -cluster-seed 1')
 	@scripts/packages ip:iproute2
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -count=1 -timeout=0 -v -run='^TestCluster$$' $(SANDBOX) ./e2e -args -cluster 10m $(CLUSTER)
+
+upgrade: packages ## Replace servers and agents of an older version, of commit OLD, one after the other (OLD=HEAD~20)
+	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/tree"; rm -r "$$dir"' EXIT && \
+	git worktree add --quiet --detach "$$dir/tree" $(OLD) && (cd "$$dir/tree" && go build -o "$$dir/older" ./cmd/stowage) && \
+	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -count=1 -v -run='^TestUpgrade$$' $(SANDBOX) ./e2e -args -older "$$dir/older"
 
 onefault: packages ## Fail one system call of the agent at a time, one of each class (an hour; ONEFAULT='-for 10m', -every, -help)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" one-fault $(ONEFAULT)

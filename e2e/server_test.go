@@ -33,7 +33,7 @@ type process struct {
 	log  string
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	m := newMachine(t)
 	s := &site{machine: m, address: freeAddress(t), binary: stowage}
 	t.Cleanup(s.end) // before the cleanup of machine

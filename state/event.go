@@ -46,7 +46,7 @@ const (
 
 	// EventMade: the volume or filesystem exists, with the ID in Text.
 	EventMade EventType = "made"
-	// EventImported: as EventMade, for one that existed before.
+	// EventImported: as EventMade, for one that existed before, also as that of another machine.
 	EventImported EventType = "imported"
 	// EventGrown: it has SizeMiB instead of FormerMiB.
 	EventGrown EventType = "grown"
@@ -243,7 +243,7 @@ func (i *instance) partEvents(before, now partShape, add func(EventType, eventRe
 	switch {
 	case now.made && !before.made:
 		made := EventMade
-		if e.Imported {
+		if takenOver := now.tag.kind() == names.FilesystemTagKind && i.Moved != nil && !i.Moved.Unmade; e.Imported || takenOver {
 			made = EventImported
 		}
 		add(made, eventRecord{Tag: now.tag, Size: now.size, Text: now.id})

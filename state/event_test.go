@@ -120,6 +120,22 @@ func TestEvents(t *testing.T) {
 	w.check()
 }
 
+// A filesystem that moves to another machine with its volume is not made again.
+func TestEventsOfMove(t *testing.T) {
+	w := newWorld(t)
+	w.connect()
+	w.add("data", "disk", storage.StorageKindFilesystem)
+	w.work()
+	all, err := w.Events("data")
+	w.must(err)
+	w.must(w.Apply(state.Changes{Move: []state.Attach{{Name: "data", Machine: machine1}}, By: "alice"}))
+	w.work()
+	w.wantEvents("data", len(all),
+		"move-wanted machine-1 by alice", "detached filesystem-0-0 machine-0", "detached volume-0 machine-0",
+		"attached volume-0 machine-1 dev-volume-0", "imported filesystem-1-1 120 id-filesystem-1-1",
+		"attached filesystem-1-1 machine-1 /mnt/filesystem-1-1")
+}
+
 // The events of a name include those of its instances, and are bounded.
 func TestEventsAreBounded(t *testing.T) {
 	w := newWorld(t)

@@ -66,6 +66,27 @@ func (s *Store) Acquire(ctx context.Context, name string) (kv.Lease, error) {
 	}
 }
 
+// LeaseNames returns what follows the prefix in the names of the leases that are held at the moment.
+func (s *Store) LeaseNames(ctx context.Context, prefix string) ([]string, error) {
+	end, err := s.begin(&ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	request, cancel := s.request(ctx)
+	defer cancel()
+	key := s.leasePrefix() + prefix
+	held, err := s.client.Get(request, key, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, errors.Annotatef(s.ended(err), "listing the leases %q", prefix)
+	}
+	names := make([]string, len(held.Kvs))
+	for i, lease := range held.Kvs {
+		names[i] = string(lease.Key[len(key):])
+	}
+	return names, nil
+}
+
 // tryAcquire returns the lease, or the revision at which another process holds it.
 func (s *Store) tryAcquire(ctx context.Context, key string) (_ *lease, held int64, err error) {
 	request, cancel := s.request(ctx)

@@ -3,6 +3,7 @@ package etcdkv_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +32,11 @@ func TestLease(t *testing.T) {
 	defer cancel()
 	if _, err := second.Acquire(ctx, "leader"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("acquiring a lease that another process holds: %v", err)
+	}
+	for prefix, want := range map[string]string{"": "leader", "lea": "der", "x": ""} {
+		if names, err := second.LeaseNames(t.Context(), prefix); err != nil || strings.Join(names, " ") != want {
+			t.Errorf("the leases %q are %q, %v, want %q", prefix, names, err, want)
+		}
 	}
 	if held.Grace() != 5*time.Second {
 		t.Errorf("the grace of a lease of 15 s is %s", held.Grace())

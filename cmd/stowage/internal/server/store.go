@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -272,8 +273,26 @@ func (p *inEtcd) Close() error {
 
 func (p *inEtcd) open(config state.Config) (*state.State, error) {
 	config.Store = p.Store
+	config.BeforeMigrate = func(schema int) error {
+		running, err := p.LeaseNames(context.Background(), memberLease(""))
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return checkAlone(schema, p.name, running)
+	}
 	st, err := state.Open(config)
 	return st, errors.Annotate(err, p.what)
+}
+
+// checkAlone returns an error if the state of an older schema cannot be migrated, since other servers are
+// running that may not know the new one.
+func checkAlone(schema int, own string, running []string) error {
+	others := slices.DeleteFunc(slices.Clone(running), func(name string) bool { return name == own }) // it may be held since a crash
+	if len(others) == 0 {
+		return nil
+	}
+	return errors.Errorf("it has schema %d, which this version brings up to date, and other servers use it, which may be older: %s: "+
+		"stop all servers of the older version, and then start this one", schema, strings.Join(others, ", "))
 }
 
 // backup writes a file like that of a server with a state of its own.

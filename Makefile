@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -100,6 +100,9 @@ ifdef CHECK
 else
 	STOWAGE_REQUIRE_ROOT=1 go test -timeout=0 -count=1 -run '^$$' -bench '^BenchmarkAgent$$' -benchtime 1x $(SANDBOX) ./e2e
 endif
+
+bench-servers: packages ## Measure a server with up to 10,000 agents, and how long failures of servers and machines last
+	STOWAGE_REQUIRE_ROOT=1 go test -timeout=0 -count=1 -run '^$$' -bench '^Benchmark(Failover|Agents)$$' -benchtime 1x $(SANDBOX) ./e2e
 
 bench-apply: packages ## Measure creating and removing 200 ext4 volumes on loop devices
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

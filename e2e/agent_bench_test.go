@@ -116,7 +116,7 @@ func measureAgent(tb testing.TB, n, more int, idle time.Duration) agentFigures {
 	before := m.agentCPU()
 	<-time.After(idle)
 	figures["idle-cpu-ms/min"] = (m.agentCPU() - before).Seconds() * 1e3 * time.Minute.Seconds() / idle.Seconds()
-	figures["MB-rss"] = float64(m.residentBytes()) / 1e6
+	figures["MB-rss"] = float64(residentBytes(m, m.agent.PID())) / 1e6
 	info, err := os.Stat(filepath.Join(m.data, "state.db"))
 	if err != nil {
 		tb.Fatal(err)
@@ -181,24 +181,30 @@ func (m *machine) agentCPU() time.Duration {
 	if m.agent == nil {
 		return 0
 	}
+	return cpuOf(m, m.agent.PID())
+}
+
+// cpuOf returns the CPU time of a process.
+func cpuOf(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
 	const scheduled = 2 // CPUCLOCK_SCHED, in the kernel's posix-timers_types.h
 	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^m.agent.PID()<<3|scheduled), &used); err != nil {
-		m.Fatal(err)
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &used); err != nil {
+		tb.Fatal(err)
 	}
 	return time.Duration(used.Nano())
 }
 
-// residentBytes returns the memory of the agent.
-func (m *machine) residentBytes() int {
-	m.Helper()
+// residentBytes returns the memory of a process.
+func residentBytes(tb testing.TB, pid int) int {
+	tb.Helper()
 	var pages, resident int
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", m.agent.PID()))
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err == nil {
 		_, err = fmt.Sscan(string(data), &pages, &resident)
 	}
 	if err != nil {
-		m.Fatal(err)
+		tb.Fatal(err)
 	}
 	return resident * os.Getpagesize()
 }

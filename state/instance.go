@@ -364,7 +364,7 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 	}
 	tx.writeIndex(oldIndex, i.index(make([]keyedEntry, 0, maxIndexEntries), name))
 	for _, part := range before.parts {
-		if part.tag != "" && i.entity(part.tag) == nil {
+		if part.tag != "" && i.entity(part.tag) == nil && tx.has(historyKey(part.tag)) {
 			tx.remove(historyKey(part.tag))
 		}
 	}

@@ -132,6 +132,9 @@ func (w world) path(i int) string {
 	return filepath.Join(w.Base, "srv", "shared"+w.suffix(), "data"+strconv.Itoa(i))
 }
 
+// file is the file of a volume.
+func (w world) file(i int) string { return filepath.Join(w.dir(), "volumes", w.id(i)) }
+
 // toImport is the path of a file or directory before its import.
 func (w world) toImport(i int) string {
 	return filepath.Join(w.Base, "imports", strconv.Itoa(i))
@@ -150,7 +153,12 @@ func (w world) importID(i int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	device, err := os.Open("/dev/" + devices.blocks[w.volume(i)].DeviceName)
+	block, ok := devices.blocks[w.volume(i)]
+	if !ok {
+		_, err := os.Stat(w.backing().file(i)) // XFS says nothing about its files once it has failed
+		return "", fmt.Errorf("looking for the device of volume %d: %w", i, err)
+	}
+	device, err := os.Open("/dev/" + block.DeviceName)
 	if err != nil {
 		return "", err
 	}
@@ -230,7 +238,7 @@ func (w world) devices() (known, error) {
 	}
 	for i := range w.Count {
 		tag := w.backing().volume(i)
-		file := filepath.Join(w.backing().dir(), "volumes", w.backing().id(i))
+		file := w.backing().file(i)
 		var st unix.Stat_t
 		if name := loops.of(file); name != "" && unix.Stat(file, &st) == nil {
 			devices.files[tag] = file

@@ -19,7 +19,6 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	m.apply()
 	m.kill()
 	m.start()
-	m.must("resize", "data", "32M", "--wait")
 	m.must("detach", "data", "--wait")
 	m.must("remove", "data", "--wait")
 
@@ -44,7 +43,6 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	by := fmt.Sprintf(" by uid %d", os.Getuid())
 	want := []string{
 		"added" + by, "volume made", "volume attached", "filesystem made", "filesystem attached",
-		"resize-wanted" + by, "volume grown", "filesystem grown",
 		"detach-wanted" + by, "filesystem detached", "volume detached",
 		"remove-wanted" + by, "filesystem destroyed", "volume destroyed", "removed",
 	}

@@ -81,8 +81,11 @@ func (s *several) at(server string, args ...string) command.Result {
 // stopAll stops what runs, once all storage was removed, and checks that nothing of it is left.
 func (s *several) stopAll(machines ...string) {
 	s.Helper()
-	for _, name := range append(machines, s.servers...) {
+	for _, name := range machines {
 		s.running[name].stop()
+	}
+	for _, name := range s.servers {
+		s.running[name].kill() // the last ones could not note in the state that they stop
 	}
 	s.wantNoStorageIn(machines...)
 	if left, err := filepath.Glob(filepath.Join(s.shared, "volumes", "*")); err != nil || len(left) > 0 {

@@ -412,8 +412,8 @@ func (s *soak) checkFilesystems() error {
 	return errors.Join(s.operate(attach), s.converge(time.Now()))
 }
 
-// stateKeys returns the keys of the state, except those of counters, which remain, and those
-// of the machine's block devices, which an agent that ends early may not have recorded.
+// stateKeys returns the keys of the state, except those of counters and of events, which remain, and
+// those of the machine's block devices, which an agent that ends early may not have recorded.
 func (s *soak) stateKeys() (keys []string, err error) {
 	store, err := boltkv.Open(filepath.Join(s.stowage.DataDir, stateFile))
 	if err != nil {
@@ -421,7 +421,7 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	}
 	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
-			for _, prefix := range []string{"sequence/", "blockdevice/", "device/", "bearers/"} {
+			for _, prefix := range []string{"sequence/", "blockdevice/", "device/", "bearers/", "events/", "gone/"} {
 				if strings.HasPrefix(key, prefix) {
 					return nil
 				}

@@ -75,7 +75,9 @@ func (i *instance) owns(o command.Orphan) bool {
 // claim decides what to do with an orphan. It adopts it under another name if the orphan's
 // name is taken.
 func (s *soak) claim(i *instance, o command.Orphan) *claim {
-	if !o.Attached && s.rand.IntN(3) == 0 {
+	// What was being made or removed when the agent was killed may be incomplete, and cannot be adopted.
+	incomplete := i.want == nil || !i.made
+	if !o.Attached && (incomplete || s.rand.IntN(3) == 0) {
 		s.figures.deleted++
 		return &claim{instance: i, disposition: deleted, args: []string{"delete", o.UUID, "--now"}}
 	}

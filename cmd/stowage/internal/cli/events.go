@@ -73,6 +73,9 @@ it then writes one object on each line.`,
 	return cmd
 }
 
+// maxEvents is the most events that an answer has.
+const maxEvents = 10_000
+
 // eventWatch writes events as they happen.
 type eventWatch struct {
 	client *user.Client
@@ -85,6 +88,7 @@ type eventWatch struct {
 // next writes the events of the storage that has changed, and at first those that there are.
 func (w *eventWatch) next(ctx context.Context, changed user.Event) error {
 	if w.last != nil {
+		w.args.Limit = maxEvents // --limit is for those that there are at first
 		w.args.Names = slices.Clone(changed.Gone)
 		for _, s := range changed.Storage {
 			w.args.Names = append(w.args.Names, s.Name)

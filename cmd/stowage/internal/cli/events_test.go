@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,7 @@ func TestEvents(t *testing.T) {
 // A watch shows what there is, and then what happens.
 func TestEventsWatch(t *testing.T) {
 	b := &backend{
+		sent:   make(chan struct{}),
 		events: []user.Event{event(row("a", status.Pending, "", "")), event(row("a", status.Attached, "", "/srv/a")), {Gone: []string{"a"}}},
 		happened: []user.StorageEvent{
 			{Time: time.Unix(1e9, 0).UTC(), Storage: "a", Number: 1, Type: "added", SizeMiB: 64, By: "uid 0"},
@@ -92,11 +95,18 @@ func TestEventsWatch(t *testing.T) {
 	stdout := &notifyWriter{want: want, seen: make(chan struct{})}
 	done := make(chan int)
 	go func() {
-		done <- cli.Main(ctx, []string{"events", "--watch", "-o", "json"}, cli.Env{
+		done <- cli.Main(ctx, []string{"events", "--watch", "--limit", "7", "-o", "json"}, cli.Env{
 			Stdin: strings.NewReader(""), Stdout: stdout, Stderr: &bytes.Buffer{}, Getenv: m.getenv,
 		})
 	}()
 	<-stdout.seen
+	<-b.sent
+	for asked := "events [\"a\"] 10000 true"; !slices.Contains(b.recordedCalls(), asked); {
+		runtime.Gosched() // the test times out if it is never asked
+	}
+	if calls := b.recordedCalls(); !slices.Contains(calls, "events [] 7 true") {
+		t.Errorf("the calls are %q", calls)
+	}
 	cancel()
 	if code := <-done; code != 0 || stdout.text.String() != want {
 		t.Errorf("exit status %d, got\n%s", code, stdout.text.String())

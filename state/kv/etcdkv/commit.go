@@ -94,7 +94,11 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 		if fnErr != nil {
 			buffer = kv.NewBuffer(tx) // there is nothing to write, but what was read must be current
 		}
-		committed, err := s.commit(ctx, tx, buffer, revision)
+		patience := s.config.RequestTimeout
+		if losses == 0 {
+			patience = patience * 2 / 5 // a member that leads and ends loses what it was about to commit
+		}
+		committed, err := s.commit(ctx, tx, buffer, revision, patience)
 		switch {
 		case errors.Is(err, errLost) && losses < maxLosses && ctx.Err() == nil:
 			losses++
@@ -115,7 +119,7 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) error {
 const errLost = errors.ConstError("the transaction was lost")
 
 // maxLosses is how often a transaction that was lost is tried again.
-const maxLosses = 1
+const maxLosses = 2
 
 // awaitConflict waits for the change that kept a transaction from being committed. It has read the
 // copy at the revision. After several conflicts, awaitConflict also pauses at random, so that one
@@ -136,8 +140,9 @@ func (s *Store) awaitConflict(ctx context.Context, revision int64, conflicts int
 }
 
 // commit commits the transaction, which has read the copy as of the revision, and waits until the
-// copy has it. It returns false if what the transaction has read has changed.
-func (s *Store) commit(ctx context.Context, tx *reads, buffer *kv.Buffer, asOf int64) (bool, error) {
+// copy has it. It returns false if what the transaction has read has changed. patience is how long etcd
+// may take to answer.
+func (s *Store) commit(ctx context.Context, tx *reads, buffer *kv.Buffer, asOf int64, patience time.Duration) (bool, error) {
 	held, err := s.leaseIn(ctx)
 	if err != nil {
 		return false, err
@@ -156,12 +161,12 @@ func (s *Store) commit(ctx context.Context, tx *reads, buffer *kv.Buffer, asOf i
 		lookups = append(lookups, clientv3.OpGet(held.key))
 	}
 	if len(writes) > 0 {
-		return s.write(ctx, conditions, writes, lookups, held, asOf)
+		return s.write(ctx, conditions, writes, lookups, held, asOf, patience)
 	}
 	if len(conditions) == 0 {
 		return true, nil
 	}
-	request, cancel := s.request(ctx)
+	request, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// Without a read, a member answers from what it has, which may be old.
 	read := clientv3.OpGet(s.dataPrefix())
@@ -177,7 +182,7 @@ func (s *Store) commit(ctx context.Context, tx *reads, buffer *kv.Buffer, asOf i
 }
 
 // write commits a transaction that writes something.
-func (s *Store) write(ctx context.Context, conditions []clientv3.Cmp, writes, lookups []clientv3.Op, held *lease, asOf int64) (bool, error) {
+func (s *Store) write(ctx context.Context, conditions []clientv3.Cmp, writes, lookups []clientv3.Op, held *lease, asOf int64, patience time.Duration) (bool, error) {
 	var free *slot
 	select {
 	case free = <-s.slots:
@@ -188,7 +193,7 @@ func (s *Store) write(ctx context.Context, conditions []clientv3.Cmp, writes, lo
 	conditions = append(conditions, unchanged(free.key, free.revision))
 	writes = append(writes, clientv3.OpPut(free.key, try.token))
 	lookups = append(lookups, clientv3.OpGet(free.key))
-	request, cancel := s.request(ctx)
+	request, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	response, err := s.client.Txn(request).If(conditions...).Then(writes...).Else(lookups...).Commit()
 	switch {
@@ -197,7 +202,11 @@ func (s *Store) write(ctx context.Context, conditions []clientv3.Cmp, writes, lo
 		return false, errors.Annotatef(err, "writing %d keys to etcd, having read %d", len(writes)-1, len(conditions)-1)
 	case err != nil:
 		s.unknown(try)
-		if s.settle(ctx) != nil {
+		unsettled := s.settle(ctx)
+		if unsettled != nil {
+			unsettled = s.settle(ctx) // that request can be lost as well
+		}
+		if unsettled != nil {
 			return false, unknownOutcome(err)
 		}
 		if try.committed == 0 {

@@ -219,9 +219,18 @@ func writeJSON(w http.ResponseWriter, status int, answer agentwire.Answer[any]) 
 // writeAll writes data, and fails if the agent does not read it.
 func writeAll(w http.ResponseWriter, data []byte) error {
 	controller := http.NewResponseController(w)
+	err := writeParts(w, data, func() error { return controller.SetWriteDeadline(time.Now().Add(stallTimeout)) })
+	if err != nil {
+		return err
+	}
+	return controller.SetWriteDeadline(time.Time{})
+}
+
+// writeParts writes data, and calls begin before each part.
+func writeParts(w http.ResponseWriter, data []byte, begin func() error) error {
 	for len(data) > 0 {
 		n := min(len(data), chunk)
-		if err := controller.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
+		if err := begin(); err != nil {
 			return err
 		}
 		if _, err := w.Write(data[:n]); err != nil {
@@ -229,8 +238,5 @@ func writeAll(w http.ResponseWriter, data []byte) error {
 		}
 		data = data[n:]
 	}
-	if err := controller.Flush(); err != nil {
-		return err
-	}
-	return controller.SetWriteDeadline(time.Time{})
+	return http.NewResponseController(w).Flush()
 }

@@ -23,9 +23,11 @@ type stream struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// sending guards the response.
+	// sending guards the response. stalled ends the stream if the agent does not read it: to set a
+	// deadline for each message would wake the goroutine of the connection each time.
 	sending  sync.Mutex
 	response http.ResponseWriter
+	stalled  *time.Timer
 
 	maxWatchers int
 	mu          sync.Mutex // guards watchers
@@ -53,6 +55,10 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent storagepr
 	defer h.countStream(-1)
 	s := &stream{agent: agent, response: w, maxWatchers: h.maxWatchers, watchers: make(map[uint64]*streamWatcher)}
 	s.ctx, s.cancel = context.WithCancel(r.Context())
+	s.stalled = time.AfterFunc(stallTimeout, s.cancel)
+	silence := h.config.KeepAlive * agentwire.MissedKeepAlives
+	silent := time.AfterFunc(silence, s.cancel)
+	defer silent.Stop()
 	controller := http.NewResponseController(w)
 	s.running.Go(func() { s.keepAlive(h.config.KeepAlive) })
 	s.running.Go(func() {
@@ -65,22 +71,19 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, agent storagepr
 		_ = controller.SetReadDeadline(time.Unix(1, 0))
 		_ = controller.SetWriteDeadline(time.Unix(1, 0))
 	})
+	defer s.stalled.Stop()
 	defer s.running.Wait()
 	defer s.cancel()
 
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	s.send(agentwire.Message{Type: agentwire.Hello, Methods: offeredMethods(agent)})
 	reader := agentwire.NewReader(r.Body, agentwire.MaxMessage)
-	silence := h.config.KeepAlive * agentwire.MissedKeepAlives
 	for {
-		// The end of the context sets a deadline too: look at it after this one is set.
-		if err := controller.SetReadDeadline(time.Now().Add(silence)); err != nil || s.ctx.Err() != nil {
-			return
-		}
 		message, err := reader.Next()
 		if err != nil || !s.receive(message) {
 			return
 		}
+		silent.Reset(silence)
 	}
 }
 
@@ -122,7 +125,12 @@ func (s *stream) send(message agentwire.Message) {
 	if s.ctx.Err() != nil {
 		return
 	}
-	if err := writeAll(s.response, append(data, '\n')); err != nil {
+	defer s.stalled.Stop()
+	err = writeParts(s.response, append(data, '\n'), func() error {
+		s.stalled.Reset(stallTimeout)
+		return nil
+	})
+	if err != nil {
 		s.cancel()
 	}
 }

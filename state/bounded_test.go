@@ -10,6 +10,8 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -140,5 +142,85 @@ func TestFenceOfBoundedStore(t *testing.T) {
 		w.wantAttached(name, nowhere)
 	}
 	w.must(w.FinishFences())
+	w.check()
+}
+
+// A machine with much storage is removed in transactions that the store allows. What an interruption has
+// left is removed when that is asked for again.
+func TestRemoveMachineOfBoundedStore(t *testing.T) {
+	store := &boundedStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	var lost []string
+	for i := range 5 {
+		lost = append(lost, fmt.Sprintf("data-%d", i))
+		w.add(lost[i], "loop", storage.StorageKindFilesystem)
+	}
+	w.add("shared", "disk", storage.StorageKindBlock)
+	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sda"}, {DeviceName: "sdb"}}))
+	w.work()
+	store.keys, store.failAfter = 40, 5
+	lost = append(lost, "shared")
+	wantError(t, w.RemoveMachine(machine0, lost...), errNoMore, "removing machine 0")
+	found, missing, err := w.FindStorage(lost...)
+	w.must(err)
+	if len(found) == 0 || len(missing) == 0 {
+		t.Errorf("after an interruption, %d are left and %d are removed", len(found), len(missing))
+	}
+	lost, err = w.LostWith(machine0)
+	w.must(err)
+	w.must(w.RemoveMachine(machine0, lost...))
+	wantError(t, w.RemoveMachine(machine0), errors.NotFound, "removing machine 0")
+	w.work()
+	if _, missing, err = w.FindStorage(lost...); err != nil || len(missing) != len(lost) {
+		t.Errorf("of %q, %q are removed, %v", lost, missing, err)
+	}
+	w.check()
+}
+
+// A state begins a generation in transactions that the store allows. After an interruption, it does so
+// from the beginning.
+func TestRaiseGenerationOfBoundedStore(t *testing.T) {
+	store := &boundedStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	var all []string
+	for i := range 5 {
+		all = append(all, fmt.Sprintf("data-%d", i))
+		w.add(all[i], "loop", storage.StorageKindFilesystem)
+	}
+	w.work()
+	before := w.Generation()
+	store.keys, store.failAfter = 40, 3
+	wantError(t, w.RaiseGeneration(), errNoMore, "raising the generation")
+	if now := w.Generation(); now != before {
+		t.Errorf("after an interruption, the generation is %d, was %d", now, before)
+	}
+	w.must(w.RaiseGeneration())
+	if now := w.Generation(); now != before+1 {
+		t.Errorf("the generation is %d, was %d", now, before)
+	}
+	for _, name := range all {
+		if got := w.one(name).Status; got != status.Attaching {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+	w.check()
+}
+
+// One object among many is adopted in a transaction that the store allows.
+func TestAdoptInBoundedStore(t *testing.T) {
+	store := &boundedStore{Store: newStore(t)}
+	w := openWorld(t, store)
+	for i := range 20 {
+		w.add(fmt.Sprintf("data-%d", i), "loop", storage.StorageKindBlock)
+	}
+	w.work()
+	store.keys = 40
+	w.must(w.Adopt("found", []state.Recovered{{
+		Of: storage.StorageKindBlock, Kind: storage.StorageKindBlock, Provider: "loop", ProviderID: "found", Size: 1, Machine: machine0,
+		Owner: storage.Owner{ModelUUID: w.UUID(), EntityUUID: "7d2d0d4c-0d55-4b73-8a1c-8ca1ee3d3b0d"},
+	}}))
+	if got := w.one("found").Volume.ProviderID; got != "found" {
+		t.Errorf("the volume is %q", got)
+	}
 	w.check()
 }

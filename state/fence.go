@@ -45,31 +45,38 @@ func (r *reader) machineName(machine machineTag) string {
 func (st *State) FenceMachine(machine names.MachineTag) error {
 	at := newMachineTag(machine)
 	err := st.update(func(tx *txn) error {
-		record, ok := read[machineRecord](&tx.reader, machineKey(at))
-		switch {
-		case !ok:
-			return errors.NewNotFound(nil, "there is no such machine")
-		case tx.presence(at).Connected:
+		if tx.presence(at).Connected {
 			return errors.NewNotValid(nil, "its agent is connected: a machine that is on cannot be fenced")
-		case record.Fenced == nil:
-			session, _ := read[sessionRecord](&tx.reader, sessionKey(at))
-			record.Fenced = &fence{Time: tx.now, BootID: session.BootID}
-			if session.Number > 0 && (session.BootID == "" || session.Generation != tx.identity().Generation) {
-				record.Fenced.BootID, record.Fenced.Unknown = "", true
-			}
-			tx.write(machineKey(at), &record)
-			if session.Number > 0 {
-				session.Number++
-				tx.write(sessionKey(at), &session)
-			}
 		}
-		return nil
+		return tx.fence(at)
 	})
 	if err == nil {
 		// Nothing is attached to a fenced machine any more, so what there is now is all.
 		err = st.finishFence(at)
 	}
 	return errors.Annotatef(err, "fencing machine %s", machine.Id())
+}
+
+// fence ends the session of a machine, which counts as off from then on.
+func (tx *txn) fence(at machineTag) error {
+	record, ok := read[machineRecord](&tx.reader, machineKey(at))
+	if !ok {
+		return errors.NewNotFound(nil, "there is no such machine")
+	}
+	if record.Fenced != nil {
+		return nil
+	}
+	session, _ := read[sessionRecord](&tx.reader, sessionKey(at))
+	record.Fenced = &fence{Time: tx.now, BootID: session.BootID}
+	if session.Number > 0 && (session.BootID == "" || session.Generation != tx.identity().Generation) {
+		record.Fenced.BootID, record.Fenced.Unknown = "", true
+	}
+	tx.write(machineKey(at), &record)
+	if session.Number > 0 {
+		session.Number++
+		tx.write(sessionKey(at), &session)
+	}
+	return nil
 }
 
 // FinishFences goes on where [State.FenceMachine] was interrupted.

@@ -384,45 +384,129 @@ func (st *State) LostWith(machine names.MachineTag) (lost []string, err error) {
 // whose filesystem cannot leave the machine. Errors satisfy errors.IsNotFound if there is no
 // such machine, errors.IsNotValid if lost lacks a name, and errors.IsNotSupported if something
 // has to be released and its provider does not support that.
+//
+// If RemoveMachine is interrupted, the machine is fenced, and has a part of what it had. Removing
+// it again goes on.
 func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 	at := newMachineTag(machine)
-	err := st.updateAll(func(tx *txn, keys []string) error {
-		record, ok := read[machineRecord](&tx.reader, machineKey(at))
-		if !ok {
+	named := make(map[string]bool, len(lost))
+	for _, name := range lost {
+		named[name] = true
+	}
+	err := st.checkRemoval(at, named)
+	if err == nil {
+		// Nothing is attached to a fenced machine any more, so what there is now is all.
+		err = st.update(func(tx *txn) error { return tx.fence(at) })
+	}
+	if err == nil {
+		err = st.emptyMachine(at, named)
+	}
+	if err == nil {
+		err = st.update(func(tx *txn) error {
+			if record, ok := read[machineRecord](&tx.reader, machineKey(at)); ok && record.Name != "" {
+				tx.remove(machineNameKey(record.Name))
+			}
+			tx.removeTasksOf(at)
+			for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), spaceKey(at), machineKey(at)} {
+				tx.remove(key)
+			}
+			return tx.err
+		})
+	}
+	return errors.Annotatef(err, "removing machine %s", machine.Id())
+}
+
+// checkRemoval returns why a machine cannot be removed, if it cannot.
+func (st *State) checkRemoval(at machineTag, lost map[string]bool) error {
+	var unnamed []string
+	err := st.view(func(r *reader, snapshot kv.Snapshot) error {
+		unnamed = nil
+		if _, ok := read[machineRecord](r, machineKey(at)); !ok {
 			return errors.NewNotFound(nil, "there is no such machine")
 		}
-		if record.Name != "" {
-			tx.remove(machineNameKey(record.Name))
-		}
-		var unnamed []string
-		for _, key := range keys {
-			if device, ok := strings.CutPrefix(key, devicePrefix(at)); ok {
-				tx.setDevicesOf(at, device, nil)
-				continue
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err != nil {
+				return errors.Trace(err)
 			}
 			name := key[len(storagePrefix):]
-			i, ok := read[instance](&tx.reader, key)
-			switch {
-			case !ok:
-				continue
-			case i.lostWith(at) && !slices.Contains(lost, name):
+			if i.lostWith(at) && !lost[name] {
 				unnamed = append(unnamed, name)
-				continue
 			}
-			if err := tx.change(name, &i, func() error { return st.removeFromMachine(&i, at, tx.now) }); err != nil {
-				return errors.Annotatef(err, "storage %q", name)
+			return errors.Annotatef(st.removeFromMachine(&i, at, st.clock.Now()), "storage %q", name)
+		})
+	})
+	if err == nil && len(unnamed) > 0 {
+		err = errUnnamed(unnamed)
+	}
+	return errors.Trace(err)
+}
+
+func errUnnamed(names []string) error {
+	return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(names, ", "))
+}
+
+// emptyMachine removes what a fenced machine has, in transactions that the store allows.
+func (st *State) emptyMachine(at machineTag, lost map[string]bool) error {
+	var keys []string
+	err := st.view(func(_ *reader, snapshot kv.Snapshot) error {
+		keys = nil
+		err := snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err == nil && i.isOn(at) {
+				keys = append(keys, key)
 			}
+			return errors.Trace(err)
+		})
+		if err != nil {
+			return errors.Trace(err)
 		}
-		if len(unnamed) > 0 {
-			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
+		return snapshot.Scan(devicePrefix(at), func(key string, _ []byte) error {
+			keys = append(keys, key)
+			return nil
+		})
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for batch := range slices.Chunk(keys, st.maxEntities()) {
+		if err := st.update(func(tx *txn) error { return st.emptyMachineOf(tx, at, batch, lost) }); err != nil {
+			return errors.Trace(err)
 		}
-		tx.removeTasksOf(at)
-		for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), spaceKey(at), machineKey(at)} {
-			tx.remove(key)
+	}
+	return nil
+}
+
+// emptyMachineOf is emptyMachine for some keys of storage and of block devices.
+func (st *State) emptyMachineOf(tx *txn, at machineTag, keys []string, lost map[string]bool) error {
+	for _, key := range keys {
+		if device, ok := strings.CutPrefix(key, devicePrefix(at)); ok {
+			tx.setDevicesOf(at, device, nil)
+			continue
 		}
-		return tx.err
-	}, storagePrefix, devicePrefix(at))
-	return errors.Annotatef(err, "removing machine %s", machine.Id())
+		name := key[len(storagePrefix):]
+		i, ok := read[instance](&tx.reader, key)
+		switch {
+		case !ok:
+			continue
+		case i.lostWith(at) && !lost[name]:
+			return errUnnamed([]string{name})
+		}
+		if err := tx.change(name, &i, func() error { return st.removeFromMachine(&i, at, tx.now) }); err != nil {
+			return errors.Annotatef(err, "storage %q", name)
+		}
+	}
+	return tx.err
+}
+
+// isOn reports whether a part of the instance belongs to the machine or is attached to it.
+func (i *instance) isOn(machine machineTag) bool {
+	for _, e := range i.entities() {
+		if e.Tag.scope() == string(machine) || e.Attachment != nil && e.Attachment.Machine == machine {
+			return true
+		}
+	}
+	return false
 }
 
 // lostWith reports whether the instance is lost with the machine.

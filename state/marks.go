@@ -155,47 +155,93 @@ func (st *State) RaiseGeneration() error {
 }
 
 // raiseGeneration begins a generation of the state above the given one, and makes its numbers
-// continue above the given ones.
+// continue above the given ones. If it is interrupted, the generation is the former one, and what was
+// done is done again.
 func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
-	return st.updateAll(func(tx *txn, keys []string) error {
-		tx.requireMark()
-		i := tx.identity()
-		i.Generation = max(i.Generation, above) + 1
-		tx.setIdentity(&i)
-		tx.setNumbers(tx.numbers().max(numbers))
-		for _, key := range keys {
-			name, ok := strings.CutPrefix(key, storagePrefix)
-			if !ok {
-				tx.forgetFence(key)
-				continue
-			}
-			if err := tx.invalidateAttachments(name); err != nil {
-				return errors.Trace(err)
-			}
+	for {
+		raised, err := st.tryRaiseGeneration(above, numbers)
+		if err != nil || raised {
+			return errors.Trace(err)
 		}
-		return tx.err
-	}, storagePrefix, machinesPrefix)
+	}
 }
 
-// forgetFence removes the fence from the record of a machine, if key is that of one, in a state of a
-// new generation: the machine may have returned since the backup. A user who knows that it is off
-// fences it again.
-func (tx *txn) forgetFence(key string) {
-	if record, ok := read[machineRecord](&tx.reader, key); ok && path.Base(key) == machineComponent && record.Fenced != nil {
+// tryRaiseGeneration is raiseGeneration, and returns false if the state has changed in between.
+func (st *State) tryRaiseGeneration(above uint64, numbers Numbers) (raised bool, err error) {
+	var before identity
+	var seen Numbers
+	var keys []string
+	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
+		before, seen, keys = r.identity(), r.numbers(), nil
+		err := snapshot.Scan(storagePrefix, func(key string, _ []byte) error {
+			keys = append(keys, key)
+			return nil
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return snapshot.Scan(machinesPrefix, func(key string, _ []byte) error {
+			if path.Base(key) == machineComponent {
+				keys = append(keys, key)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	generation := max(before.Generation, above) + 1
+	for first := true; first || len(keys) > 0; first = false {
+		batch := keys[:min(len(keys), st.maxEntities())]
+		keys = keys[len(batch):]
+		current := false
+		err := st.update(func(tx *txn) error {
+			i := tx.identity()
+			if current = i.Generation == before.Generation && tx.numbers() == seen; !current {
+				return nil
+			}
+			for _, key := range batch {
+				if err := tx.beginGeneration(key, generation); err != nil {
+					return errors.Trace(err)
+				}
+			}
+			if len(keys) == 0 { // the last
+				tx.requireMark()
+				i.Generation = generation
+				tx.setIdentity(&i)
+				tx.setNumbers(seen.max(numbers))
+			}
+			return tx.err
+		})
+		if err != nil || !current {
+			return false, errors.Trace(err)
+		}
+	}
+	return true, nil
+}
+
+// beginGeneration changes the record of a storage instance or of a machine for a new generation.
+func (tx *txn) beginGeneration(key string, generation uint64) error {
+	if name, ok := strings.CutPrefix(key, storagePrefix); ok {
+		return tx.invalidateAttachments(name, generation)
+	}
+	// The machine may have returned since the backup. A user who knows that it is off fences it again.
+	if record, ok := read[machineRecord](&tx.reader, key); ok && record.Fenced != nil {
 		record.Fenced = nil
 		tx.write(key, &record)
 	}
+	return nil
 }
 
 // invalidateAttachments marks the attachments of a storage instance as unverified, in a state
 // of a new generation: no worker has checked them since the restore.
-func (tx *txn) invalidateAttachments(name string) error {
+func (tx *txn) invalidateAttachments(name string, generation uint64) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
 	if !ok {
 		return nil
 	}
 	return tx.change(name, &i, func() error {
-		i.assumeFilesystemAttached(tx.identity().Generation)
+		i.assumeFilesystemAttached(generation)
 		for _, e := range i.entities() {
 			if e.Status.Status == status.Attached {
 				e.Status.set(status.Attaching, "rechecking: the state was restored", tx.now)

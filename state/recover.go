@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -192,11 +194,42 @@ func (st *State) Adopt(name string, objects []Recovered) error {
 // recover adds the objects in a transaction, and commits it if commit returns nil. Otherwise
 // it returns the error of commit.
 func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult) error) ([]RecoverResult, error) {
-	var results []RecoverResult
-	err := st.updateAll(func(tx *txn, keys []string) error {
-		r := &recovery{
+	for {
+		r, err := st.newRecovery(objects)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		var results []RecoverResult
+		current := false
+		err = st.update(func(tx *txn) error {
+			if current = r.isCurrent(tx); !current {
+				return tx.err
+			}
+			// The transaction may run again.
+			again := r.clone()
+			again.tx = tx
+			tx.requireMark()
+			results = again.run(objects)
+			return commit(tx, results)
+		})
+		if err != nil || current {
+			return results, errors.Trace(err)
+		}
+	}
+}
+
+// newRecovery returns a recovery of objects that knows what the state has.
+func (st *State) newRecovery(objects []Recovered) (*recovery, error) {
+	providers := make(map[string]bool)
+	for _, o := range objects {
+		providers[string(o.Provider)] = true
+	}
+	var r *recovery
+	err := st.view(func(all *reader, snapshot kv.Snapshot) error {
+		r = &recovery{
 			st:        st,
-			tx:        tx,
+			seen:      all.numbers(),
+			open:      make(map[string][]byte),
 			instances: make(map[string]string),
 			names:     make(map[string]bool),
 			baseNames: make(map[string]bool),
@@ -204,28 +237,56 @@ func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult)
 			ids:       make(map[objectID]entityTag),
 			added:     make(map[string]*instance),
 		}
-		for _, key := range keys {
-			name := strings.TrimPrefix(key, storagePrefix)
-			i, ok := read[instance](&tx.reader, key)
-			if !ok {
-				continue
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err != nil {
+				return errors.Trace(err)
 			}
+			name := strings.TrimPrefix(key, storagePrefix)
 			r.reserveName(name)
 			for _, e := range i.entities() {
 				r.register(name, i.Provider, e)
+				if e.Info == nil && providers[i.Provider] {
+					r.open[key] = slices.Clone(data)
+				}
 			}
+			return nil
+		})
+	})
+	return r, errors.Trace(err)
+}
+
+// isCurrent reports whether the state is as it was. Adding an instance hands out a number. What else
+// matters of an instance, only its provider's IDs, is recorded once.
+func (r *recovery) isCurrent(tx *txn) bool {
+	if tx.numbers() != r.seen {
+		return false
+	}
+	for key, data := range r.open {
+		if !bytes.Equal(tx.get(key), data) {
+			return false
 		}
-		tx.requireMark()
-		results = r.run(objects)
-		return commit(tx, results)
-	}, storagePrefix)
-	return results, err
+	}
+	return tx.err == nil
+}
+
+// clone returns a copy that run can change.
+func (r *recovery) clone() *recovery {
+	c := *r
+	c.instances, c.names, c.baseNames = maps.Clone(r.instances), maps.Clone(r.names), maps.Clone(r.baseNames)
+	c.tags, c.ids, c.added = maps.Clone(r.tags), maps.Clone(r.ids), maps.Clone(r.added)
+	return &c
 }
 
 // recovery is the transaction of one Recover.
 type recovery struct {
 	st *State
 	tx *txn
+
+	// seen are the numbers of the state as it was read, and open the records, by key, of instances
+	// whose provider may record an ID that an object has.
+	seen Numbers
+	open map[string][]byte
 
 	// instances maps UUIDs of entities to the names of their instances. names holds all names
 	// that are taken, and baseNames the NAME of each NAME/N. tags and ids hold those of all

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/juju/errors"
 
@@ -14,29 +15,40 @@ import (
 // Secrets keeps the secret of an agent's last session, in the agent's directory. Of two agents
 // with the same secret, such as those of a directory and its copy, the server refuses one.
 type Secrets interface {
-	// Load returns the secret that was stored last, or an empty one.
+	// Load returns the text that was stored last, or an empty one.
 	Load() (string, error)
-	// Store replaces the secret. When it returns nil, the secret survives a crash.
+	// Store replaces the text, which is a line. When it returns nil, the text survives a crash.
 	Store(secret string) error
 }
+
+// secretSeparator is between the secret of the last session and that which opened it.
+const secretSeparator = ","
 
 // openSession opens a session for a connection, if the client has sessions.
 func (c *Client) openSession(ctx context.Context) error {
 	if c.config.Secrets == nil {
 		return nil
 	}
-	secret, err := c.config.Secrets.Load()
+	stored, err := c.config.Secrets.Load()
 	if err != nil {
 		return &lostError{errors.Annotate(err, "reading the secret of the last session")}
 	}
-	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, agentwire.OpenSessionRequest{Secret: secret, BootID: c.config.BootID, Started: !c.hasOpened()})
+	args := agentwire.OpenSessionRequest{BootID: c.config.BootID, Started: !c.hasOpened()}
+	secret, opener, ok := strings.Cut(stored, secretSeparator)
+	if args.Secret = secret; ok {
+		args.Opener = &opener
+	}
+	opened, err := request[agentwire.OpenSessionResult](ctx, c, agentwire.OpenSessionPath, args)
 	if errors.Is(err, errForbidden) {
 		return errors.WithType(err, ErrFenced)
 	}
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if err := c.config.Secrets.Store(opened.Secret); err != nil {
+	if !opened.Reopened {
+		opener = secret
+	}
+	if err := c.config.Secrets.Store(opened.Secret + secretSeparator + opener); err != nil {
 		return &lostError{errors.Annotate(err, "storing the secret of the session")}
 	}
 	if _, err := request[struct{}](ctx, c, agentwire.ConfirmSessionPath, agentwire.ConfirmSessionRequest{Number: opened.Number}); err != nil {

@@ -16,7 +16,7 @@ import (
 // is forgotten with the machine.
 func TestMachineSpace(t *testing.T) {
 	w := newWorld(t)
-	first, err := w.OpenSession(machine0, "", "boot-1")
+	first, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(first))
 	check := func(want map[storage.ProviderType]coremachine.Space) {
@@ -35,7 +35,7 @@ func TestMachineSpace(t *testing.T) {
 	w.must(w.SpaceForSession(first).SetMachineSpace(less))
 	check(less)
 
-	second, err := w.OpenSession(machine0, first.Secret, "boot-1")
+	second, err := w.OpenSession(machine0, []string{first.Secret}, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(second))
 	if err := w.SpaceForSession(first).SetMachineSpace(space); !errors.Is(err, state.ErrSessionEnded) {

@@ -16,7 +16,7 @@ import (
 func (w *world) connect() {
 	w.t.Helper()
 	for _, machine := range []names.MachineTag{machine0, machine1} {
-		s, err := w.OpenSession(machine, "", "boot-1")
+		s, err := w.OpenSession(machine, nil, "boot-1")
 		w.must(err)
 		w.must(w.ConfirmSession(s))
 		w.must(w.SetPresence(s, state.Presence{Connected: true, Since: w.clock.Now()}))
@@ -301,15 +301,15 @@ func TestFence(t *testing.T) {
 // Fault F36.
 func TestFencedMachineReturns(t *testing.T) {
 	w := newWorld(t)
-	first, err := w.OpenSession(machine0, "", "boot-1")
+	first, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(first))
 	w.must(w.FenceMachine(machine0))
 	for _, boot := range []string{"boot-1", ""} {
-		_, err := w.OpenSession(machine0, first.Secret, boot)
+		_, err := w.OpenSession(machine0, []string{first.Secret}, boot)
 		wantError(t, err, errors.Forbidden, "it has not been restarted since")
 	}
-	second, err := w.OpenSession(machine0, first.Secret, "boot-2")
+	second, err := w.OpenSession(machine0, []string{first.Secret}, "boot-2")
 	w.must(err)
 	w.must(w.ConfirmSession(second))
 	all, err := w.Machines()
@@ -327,15 +327,15 @@ func TestFenceAfterAgentWasReplaced(t *testing.T) {
 	w := newWorld(t)
 	enrolled, err := w.Enrol(w.token(role.Machine, "", 1), "web", []byte("first"))
 	w.must(err)
-	session, err := w.OpenSession(enrolled.Machine, "", "boot-1")
+	session, err := w.OpenSession(enrolled.Machine, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(session))
 	_, err = w.Enrol(w.token(role.Machine, "web", 1), "web", []byte("second"))
 	w.must(err)
 	w.must(w.FenceMachine(enrolled.Machine))
-	_, err = w.OpenSession(enrolled.Machine, "", "boot-1")
+	_, err = w.OpenSession(enrolled.Machine, nil, "boot-1")
 	wantError(t, err, errors.Forbidden, "it has not been restarted since")
-	_, err = w.OpenSession(enrolled.Machine, "", "boot-2")
+	_, err = w.OpenSession(enrolled.Machine, nil, "boot-2")
 	w.must(err)
 	w.check()
 }
@@ -345,16 +345,16 @@ func TestFenceAfterAgentWasReplaced(t *testing.T) {
 // Fault F36.
 func TestFenceInRestoredState(t *testing.T) {
 	w := newWorld(t)
-	first, err := w.OpenSession(machine0, "", "boot-1")
+	first, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(first))
 	w.must(w.RaiseGeneration())
 	w.must(w.FenceMachine(machine0))
 	for _, boot := range []string{"", "boot-2", "boot-2", ""} { // of a session since the backup
-		_, err := w.OpenSession(machine0, "", boot)
+		_, err := w.OpenSession(machine0, nil, boot)
 		wantError(t, err, errors.Forbidden, "it has not been restarted since")
 	}
-	second, err := w.OpenSession(machine0, "", "boot-3")
+	second, err := w.OpenSession(machine0, nil, "boot-3")
 	w.must(err)
 	w.must(w.ConfirmSession(second))
 	w.check()
@@ -363,7 +363,7 @@ func TestFenceInRestoredState(t *testing.T) {
 // A machine that was fenced at the time of a backup may have returned since.
 func TestFenceOfBackupDoesNotCount(t *testing.T) {
 	w := newWorld(t)
-	session, err := w.OpenSession(machine0, "", "boot-1")
+	session, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(session))
 	w.must(w.FenceMachine(machine0))
@@ -372,7 +372,7 @@ func TestFenceOfBackupDoesNotCount(t *testing.T) {
 		t.Errorf("machine %+v, %v", m[0], err)
 	}
 	w.must(w.FinishFences())
-	_, err = w.OpenSession(machine0, "", "boot-1")
+	_, err = w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.check()
 }

@@ -281,7 +281,7 @@ func (o *operations) user(op int) {
 		}
 		if err == nil && o.next()%2 == 0 {
 			_ = o.change(func() error {
-				_, err := o.OpenSession(machine, "", "another boot")
+				_, err := o.OpenSession(machine, nil, "another boot")
 				return err
 			}, "%s is started again", machine)
 		}

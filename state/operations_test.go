@@ -442,9 +442,9 @@ func (o *operations) settleDown(before map[string]string) {
 	o.must(err)
 	for _, m := range machines {
 		if !m.Fenced.IsZero() {
-			_, err := o.OpenSession(m.Tag, "", "one more boot")
+			_, err := o.OpenSession(m.Tag, nil, "one more boot")
 			if errors.Is(err, errors.Forbidden) { // the last one before the fence was not known
-				_, err = o.OpenSession(m.Tag, "", "and one more")
+				_, err = o.OpenSession(m.Tag, nil, "and one more")
 			}
 			o.must(err)
 		}

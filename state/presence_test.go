@@ -13,7 +13,7 @@ func TestPresence(t *testing.T) {
 	w := newWorld(t)
 	open := func(secret string) state.Session {
 		t.Helper()
-		s, err := w.OpenSession(machine0, secret, "boot-1")
+		s, err := w.OpenSession(machine0, []string{secret}, "boot-1")
 		w.must(err)
 		w.must(w.ConfirmSession(s))
 		return s
@@ -67,7 +67,7 @@ func TestPresence(t *testing.T) {
 // Finding N38: an agent was noted as absent from the server that it had left.
 func TestPresenceOnServers(t *testing.T) {
 	w := newWorld(t)
-	s, err := w.OpenSession(machine0, "", "boot-1")
+	s, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	note := func(connected bool, server string) {
@@ -93,7 +93,7 @@ func TestPresenceOnServers(t *testing.T) {
 
 	// A session is opened at another server, and the agent is lost before it has a connection in it.
 	note(true, "b")
-	s, err = w.OpenSession(machine0, s.Secret, "boot-1")
+	s, err = w.OpenSession(machine0, []string{s.Secret}, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	w.clock.Advance(time.Minute)

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"slices"
 	"time"
 
 	"github.com/juju/errors"
@@ -27,7 +28,7 @@ type sessionRecord struct {
 	Number    uint64 `cbor:"1,keyasint"`
 	Secret    []byte `cbor:"2,keyasint"`
 	Confirmed bool   `cbor:"3,keyasint,omitempty"`
-	// Former is the secret of the last session that was confirmed, until this one is.
+	// Former is the secret that opened this session, until the session is confirmed.
 	Former []byte `cbor:"4,keyasint,omitempty"`
 	// Refused is when an agent was last refused for its secret.
 	Refused time.Time `cbor:"5,keyasint,omitzero"`
@@ -42,22 +43,30 @@ type sessionRecord struct {
 type Session struct {
 	Machine names.MachineTag
 	Number  uint64
-	// Secret opens the next session. The agent stores it durably, and then confirms the session.
+	// Secret opens the next session. The agent stores it durably, with Opener, and then confirms the
+	// session.
 	Secret string
+	// Opener is the secret that opened this session. It opens the next one if the session is not
+	// confirmed. The agent may have stored Secret already, and another request of it that was delayed
+	// may open a session, whose secret it never gets, before the session is confirmed.
+	Opener string
 }
 
 // ErrSessionEnded is the error of a call in a session that is not the machine's current one, or
 // not confirmed.
 const ErrSessionEnded = errors.ConstError("the session has ended")
 
-// OpenSession begins a session of a machine's agent, and ends the one before. secret is that of
-// the last session that the agent has stored, and empty for its first. In a new generation of the
-// state, the first session of a machine needs no secret. bootID identifies the time since the
+// OpenSession begins a session of a machine's agent, and ends the one before. secrets are those that
+// the agent has stored, Secret and Opener of its last session; there is none for its first. In a new
+// generation of the state, the first session of a machine needs no secret. bootID identifies the time since the
 // machine was started. The error satisfies errors.IsNotFound if there is no such machine,
-// errors.IsUnauthorized if the secret is not the current one, since another agent uses a copy of
+// errors.IsUnauthorized if no secret is the current one, since another agent uses a copy of
 // the agent's directory, and errors.IsForbidden if the machine was fenced and has not been
 // restarted.
-func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (Session, error) {
+func (st *State) OpenSession(machine names.MachineTag, secrets []string, bootID string) (Session, error) {
+	if len(secrets) == 0 {
+		secrets = []string{""}
+	}
 	at := newMachineTag(machine)
 	opened := Session{Machine: machine, Secret: rand.Text()}
 	var refusal error
@@ -68,7 +77,8 @@ func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (S
 		}
 		record, _ := read[sessionRecord](&tx.reader, sessionKey(at))
 		generation := tx.identity().Generation
-		if record.Generation == generation && !record.admits(secret) {
+		opener := slices.IndexFunc(secrets, record.admits)
+		if opener < 0 && record.Generation == generation {
 			record.Refused = tx.now
 			tx.write(sessionKey(at), &record)
 			refusal = errors.NewUnauthorized(nil,
@@ -78,14 +88,16 @@ func (st *State) OpenSession(machine names.MachineTag, secret, bootID string) (S
 		if refusal = tx.endFence(at, bootID); refusal != nil {
 			return nil
 		}
-		if record.Confirmed {
-			record.Former, record.Confirmed = record.Secret, false
+		opener = max(0, opener) // none is needed in a new generation
+		record.Former, record.Confirmed = nil, false
+		if secrets[opener] != "" {
+			record.Former = hashSecret(secrets[opener])
 		}
 		record.Number++
 		record.Generation = generation
 		record.BootID = bootID
 		record.Secret = hashSecret(opened.Secret)
-		opened.Number = record.Number
+		opened.Number, opened.Opener = record.Number, secrets[opener]
 		tx.write(sessionKey(at), &record)
 		return nil
 	})

@@ -15,15 +15,15 @@ import (
 // openSession opens and confirms a session of machine 0.
 func (w *world) openSession(secret string) state.Session {
 	w.t.Helper()
-	s, err := w.OpenSession(machine0, secret, "boot-1")
+	s, err := w.OpenSession(machine0, []string{secret}, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	return s
 }
 
-func (w *world) wantRefused(what, secret string) {
+func (w *world) wantRefused(what string, secrets ...string) {
 	w.t.Helper()
-	if _, err := w.OpenSession(machine0, secret, "boot-1"); !errors.Is(err, errors.Unauthorized) {
+	if _, err := w.OpenSession(machine0, secrets, "boot-1"); !errors.Is(err, errors.Unauthorized) {
 		w.t.Errorf("%s: %v", what, err)
 	}
 }
@@ -56,12 +56,12 @@ func TestSessionEndsTheOneBefore(t *testing.T) {
 			}
 		}
 	}
-	first, err := w.OpenSession(machine0, "", "boot-1")
+	first, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	check("before the session is confirmed", first, true)
 	w.must(w.ConfirmSession(first))
 	check("in a session", first, false)
-	second, err := w.OpenSession(machine0, first.Secret, "boot-1")
+	second, err := w.OpenSession(machine0, []string{first.Secret}, "boot-1")
 	w.must(err)
 	check("after another session was opened", first, true)
 	if err := w.ConfirmSession(first); !errors.Is(err, state.ErrSessionEnded) {
@@ -100,14 +100,15 @@ func TestSessionOfCopiedDirectory(t *testing.T) {
 // secret of this session or of the one before.
 func TestSessionThatWasNotConfirmed(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.OpenSession(machine0, "", "boot-1")
+	_, err := w.OpenSession(machine0, nil, "boot-1")
 	w.must(err)
 	first := w.openSession("")
 	for _, stored := range []bool{false, true, false} {
-		lost, err := w.OpenSession(machine0, first.Secret, "boot-1")
+		lost, err := w.OpenSession(machine0, []string{first.Secret}, "boot-1")
 		w.must(err)
 		if stored {
-			lost, err = w.OpenSession(machine0, lost.Secret, "boot-1")
+			first = lost
+			lost, err = w.OpenSession(machine0, []string{first.Secret}, "boot-1")
 			w.must(err)
 		}
 		w.wantRefused("an agent without a secret", "")
@@ -118,6 +119,34 @@ func TestSessionThatWasNotConfirmed(t *testing.T) {
 	last := w.openSession(first.Secret)
 	w.wantRefused("the secret before the last", first.Secret)
 	w.openSession(last.Secret)
+}
+
+// An agent has stored the secret of a session, and before it can confirm that, a request that it has
+// given up opens another session. It can open the next one with the secret that opened the session.
+// Finding N42.
+func TestSessionOpenedLate(t *testing.T) {
+	w := newWorld(t)
+	var stored []string // none at first
+	for range 3 {
+		for range 2 {
+			s, err := w.OpenSession(machine0, stored, "boot-1")
+			w.must(err)
+			_, err = w.OpenSession(machine0, stored, "boot-1")
+			w.must(err)
+			if err := w.ConfirmSession(s); !errors.Is(err, state.ErrSessionEnded) {
+				t.Errorf("confirming a session after another one was opened: %v", err)
+			}
+			stored = []string{s.Secret, s.Opener}
+			s, err = w.OpenSession(machine0, stored, "boot-1")
+			w.must(err)
+			stored = []string{s.Secret, s.Opener}
+		}
+		s, err := w.OpenSession(machine0, stored, "boot-1")
+		w.must(err)
+		w.must(w.ConfirmSession(s))
+		w.wantRefused("a copy of the directory", stored...)
+		stored = []string{s.Secret, s.Opener}
+	}
 }
 
 // After a restore, agents have newer secrets than the state. The first session of a machine
@@ -132,16 +161,26 @@ func TestSessionAfterRestore(t *testing.T) {
 	}
 	w.wantRefused("another agent", before.Secret)
 	w.openSession(after.Secret)
+
+	// The same with a request that comes late.
+	w.must(w.RaiseGeneration())
+	stored := []string{"newer than that backup", "newer than the other"}
+	s, err := w.OpenSession(machine0, stored, "boot-1")
+	w.must(err)
+	_, err = w.OpenSession(machine0, stored, "boot-1")
+	w.must(err)
+	_, err = w.OpenSession(machine0, []string{s.Secret, s.Opener}, "boot-1")
+	w.must(err)
 }
 
 func TestSessionOfMissingMachine(t *testing.T) {
 	w := newWorld(t)
 	missing := names.NewMachineTag("7")
-	if _, err := w.OpenSession(missing, "", "boot-1"); !errors.Is(err, errors.NotFound) {
+	if _, err := w.OpenSession(missing, nil, "boot-1"); !errors.Is(err, errors.NotFound) {
 		t.Errorf("a session of a machine that does not exist: %v", err)
 	}
 	w.openSession("")
-	s, err := w.OpenSession(machine1, "", "boot-1")
+	s, err := w.OpenSession(machine1, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	w.must(w.RemoveMachine(machine1))

@@ -92,7 +92,7 @@ func TestTaskIsOfItsMachine(t *testing.T) {
 	w := newWorld(t)
 	first := w.connectAgent()
 	id := w.createTask(scan)
-	s, err := w.OpenSession(machine1, "", "boot-1")
+	s, err := w.OpenSession(machine1, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(s))
 	other := w.TasksForSession(s)

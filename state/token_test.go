@@ -89,7 +89,7 @@ func TestTokenReplacesAgent(t *testing.T) {
 	w := newWorld(t)
 	first, err := w.Enrol(w.token(role.Machine, "", 1), "web", nil)
 	w.must(err)
-	session, err := w.OpenSession(first.Machine, "", "boot-1")
+	session, err := w.OpenSession(first.Machine, nil, "boot-1")
 	w.must(err)
 	w.must(w.ConfirmSession(session))
 
@@ -113,7 +113,7 @@ func TestTokenReplacesAgent(t *testing.T) {
 	if _, err := w.ForSession(session).Life([]names.Tag{names.NewVolumeTag("0")}); !errors.Is(err, state.ErrSessionEnded) {
 		t.Errorf("a call of the agent that was replaced: %v", err)
 	}
-	next, err := w.OpenSession(second.Machine, "", "boot-1")
+	next, err := w.OpenSession(second.Machine, nil, "boot-1")
 	w.must(err)
 	if next.Number <= session.Number {
 		t.Errorf("session %d after %d", next.Number, session.Number)
@@ -132,7 +132,7 @@ func TestEnrolmentIsRepeatable(t *testing.T) {
 	w.must(err)
 	instance, err := w.InstanceId(first.Machine)
 	w.must(err)
-	session, err := w.OpenSession(first.Machine, "", "boot-1")
+	session, err := w.OpenSession(first.Machine, nil, "boot-1")
 	w.must(err)
 	again, err := w.Enrol(token, "web", []byte("key"))
 	w.must(err)

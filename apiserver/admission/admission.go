@@ -362,7 +362,11 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if err != nil {
 		return agentwire.OpenSessionResult{}, errors.Trace(err)
 	}
-	s, err := h.config.State.OpenSession(e.Machine, args.Secret, args.BootID)
+	secrets := []string{args.Secret}
+	if args.Opener != nil {
+		secrets = append(secrets, *args.Opener)
+	}
+	s, err := h.config.State.OpenSession(e.Machine, secrets, args.BootID)
 	if errors.Is(err, errors.Unauthorized) || errors.Is(err, errors.Forbidden) {
 		h.config.Logger.Warningf("refused an agent at %s: %v", r.RemoteAddr, err)
 	}
@@ -372,7 +376,7 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if err == nil && args.Started {
 		err = h.config.State.RecheckMachine(e.Machine, "the agent has started again")
 	}
-	return agentwire.OpenSessionResult{Number: s.Number, Secret: s.Secret}, errors.Trace(err)
+	return agentwire.OpenSessionResult{Number: s.Number, Secret: s.Secret, Reopened: s.Opener != args.Secret}, errors.Trace(err)
 }
 
 func (h *Handler) confirmSession(r *http.Request, args agentwire.ConfirmSessionRequest) (struct{}, error) {

@@ -235,6 +235,8 @@ type secrets struct {
 	mu     sync.Mutex
 	secret string
 	err    error
+	// stored is called once, when a secret has been stored, with the one before.
+	stored func(former string)
 }
 
 func (s *secrets) Load() (string, error) {
@@ -246,10 +248,15 @@ func (s *secrets) Load() (string, error) {
 func (s *secrets) Store(secret string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		s.secret = secret
+	if s.err != nil {
+		return s.err
 	}
-	return s.err
+	if s.stored != nil {
+		s.stored(s.secret)
+		s.stored = nil
+	}
+	s.secret = secret
+	return nil
 }
 
 func (s *secrets) fail(err error) {
@@ -492,6 +499,32 @@ func TestCopiedDirectory(t *testing.T) {
 	}
 	if !strings.Contains(w.logged(), "refused an agent at") {
 		t.Errorf("the operator is told nothing:\n%s", w.logged())
+	}
+}
+
+// A request for a session that the agent has given up, since its answer did not come in time, opens
+// one when the agent has the secret of a newer one. The agent is not refused.
+// Finding N42.
+func TestSessionThatIsOpenedLate(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	late := func(stored string) {
+		secret, opener, _ := strings.Cut(stored, ",")
+		_, err := w.OpenSession(web.machine, []string{secret, opener}, "")
+		if err != nil {
+			t.Errorf("the late request: %v", err)
+		}
+	}
+	web.secrets.stored = late
+	client := web.dial()
+	w.must(web.publish(client, "sda"))
+	web.secrets.mu.Lock()
+	web.secrets.stored = late
+	web.secrets.mu.Unlock()
+	w.link.Cut()
+	w.must(web.publish(client, "sdb"))
+	if now, err := w.CurrentSession(web.machine); err != nil || now.Number != 6 || !now.Refused.IsZero() {
+		t.Errorf("the session is %+v, %v", now, err)
 	}
 }
 

@@ -68,6 +68,8 @@ type CertificateResult struct {
 type OpenSessionRequest struct {
 	// Secret is that of the last session that the agent has stored, or empty.
 	Secret string `json:"secret"`
+	// Opener is the secret that opened that session. It is nil if there was none.
+	Opener *string `json:"opener,omitempty"`
 	// BootID identifies the time since the machine was started.
 	BootID string `json:"boot-id,omitempty"`
 	// Started says that this is the agent's first session since it was started.
@@ -78,6 +80,8 @@ type OpenSessionRequest struct {
 type OpenSessionResult struct {
 	Number uint64 `json:"number"`
 	Secret string `json:"secret"`
+	// Reopened says that the session was opened by the request's Opener, not by its Secret.
+	Reopened bool `json:"reopened,omitempty"`
 }
 
 // ConfirmSessionRequest is the body of a request to [ConfirmSessionPath].

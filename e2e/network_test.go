@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// network is a bridge on this host with network namespaces, whose links can be cut.
+// network is a bridge on this host with network namespaces, whose links can be cut, or be slow and
+// lose packets.
 type network struct {
 	testing.TB
 	dir, name, subnet string
@@ -19,10 +20,11 @@ type network struct {
 
 // networkHost is a network namespace.
 type networkHost struct {
-	address string // IP address
-	enter   string // program that runs stowage there
-	link    string // interface on the bridge
-	holder  *exec.Cmd
+	address   string // IP address
+	namespace string // path of the namespace
+	enter     string // program that runs stowage there
+	link      *networkLink
+	holder    *exec.Cmd
 }
 
 // newNetwork makes a network, which is gone at the end of the test.
@@ -50,7 +52,7 @@ func (n *network) add() *networkHost {
 	n.Helper()
 	i := len(n.hosts) + 1
 	h := &networkHost{
-		address: fmt.Sprintf("%s.%d", n.subnet, i), enter: filepath.Join(n.dir, fmt.Sprintf("host-%d", i)), link: fmt.Sprintf("%s-%d", n.name, i),
+		address: fmt.Sprintf("%s.%d", n.subnet, i), enter: filepath.Join(n.dir, fmt.Sprintf("host-%d", i)),
 		holder: exec.Command("unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"),
 	}
 	out, err := h.holder.StdoutPipe()
@@ -64,16 +66,20 @@ func (n *network) add() *networkHost {
 	if _, err := out.Read(make([]byte, 8)); err != nil {
 		n.Fatalf("making a network namespace: %v", err)
 	}
-	pid := strconv.Itoa(h.holder.Process.Pid)
-	n.ip("link", "add", h.link, "type", "veth", "peer", "name", "eth0", "netns", pid)
-	n.ip("link", "set", h.link, "master", n.name+"b", "up")
-	inside := []string{"--net=/proc/" + pid + "/ns/net", "ip"}
-	for _, args := range [][]string{{"address", "add", h.address + "/24", "dev", "eth0"}, {"link", "set", "eth0", "up"}} {
-		if out, err := exec.Command("nsenter", append(inside, args...)...).CombinedOutput(); err != nil {
+	h.namespace = fmt.Sprintf("/proc/%d/ns/net", h.holder.Process.Pid)
+	if h.link, err = newNetworkLink(fmt.Sprintf("%s-%d", n.name, i)); err != nil {
+		n.Fatal(err)
+	}
+	n.ip("link", "set", h.link.bridge, "master", n.name+"b", "up")
+	n.ip("link", "set", h.link.inside, "netns", strconv.Itoa(h.holder.Process.Pid))
+	for _, args := range [][]string{
+		{"link", "set", h.link.inside, "name", "eth0"}, {"address", "add", h.address + "/24", "dev", "eth0"}, {"link", "set", "eth0", "up"},
+	} {
+		if out, err := exec.Command("nsenter", append([]string{"--net=" + h.namespace, "ip"}, args...)...).CombinedOutput(); err != nil {
 			n.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/proc/%s/ns/net %s \"$@\"\n", pid, stowage)
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s %s \"$@\"\n", h.namespace, stowage)
 	if err := os.WriteFile(h.enter, []byte(script), 0o700); err != nil {
 		n.Fatal(err)
 	}
@@ -81,16 +87,19 @@ func (n *network) add() *networkHost {
 }
 
 // cut cuts a host off.
-func (n *network) cut(h *networkHost) { n.Helper(); n.ip("link", "set", h.link, "down") }
+func (n *network) cut(h *networkHost) { n.Helper(); n.ip("link", "set", h.link.bridge, "down") }
 
 // mend ends that.
-func (n *network) mend(h *networkHost) { n.Helper(); n.ip("link", "set", h.link, "up") }
+func (n *network) mend(h *networkHost) { n.Helper(); n.ip("link", "set", h.link.bridge, "up") }
 
-// remove removes the network. Its links go with the namespaces.
+// remove removes the network.
 func (n *network) remove() {
 	for _, h := range n.hosts {
 		_ = h.holder.Process.Kill()
 		_ = h.holder.Wait() // it was killed
+		if h.link != nil {
+			h.link.close()
+		}
 	}
 	if out, err := exec.Command("ip", "link", "delete", n.name+"b").CombinedOutput(); err != nil {
 		n.Errorf("removing the bridge: %v\n%s", err, out)

@@ -47,8 +47,9 @@ func otherProgram() (status int, ok bool) {
 // sometimes with a delay, and notes which machine has connected which volume. What must never happen
 // is appended to the file violations.
 //
-// Its directory has the directories shared, with the program, and connected, with a file for each
-// volume that is connected, which has the machine.
+// Its directory has the directories shared, with the program; connected, with a file for each volume
+// that is connected, which has the machine and the device; and isolated, with a file for each machine
+// that has no access to storage.
 type referee struct {
 	dir string
 	// knows says what the provider can do: "terms" compares the terms of servers, "list" lists which
@@ -105,44 +106,27 @@ func (r referee) run(operation string) error {
 		}
 	}
 	delay()
-	if operation == "connect-volumes" {
-		for _, a := range asked.Arguments {
-			machine, _, _ := strings.Cut(a.Attributes["holder"], " ")
-			if err := r.connect(a.Attributes["volume-id"], machine); err != nil {
-				return err
-			}
-		}
+	var answer []byte
+	if operation == "connect-volumes" || operation == "disconnect-volumes" {
+		answer, err = r.runOnMachine(operation, request, asked)
+	} else {
+		answer, err = r.runProgram(operation, request)
 	}
-	cmd := exec.Command(r.path("shared", "provider"), operation)
-	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, os.Stderr
-	if err := cmd.Run(); err != nil {
+	if err != nil {
 		return err
 	}
-	answer := out.Bytes()
 	var results refereeResults
 	if err := json.Unmarshal(answer, &results); err != nil {
 		return err
 	}
-	for i, a := range asked.Arguments {
-		if _, failed := results.Results[i]["error"]; failed {
-			if operation == "connect-volumes" { // it has no device then
-				machine, _, _ := strings.Cut(a.Attributes["holder"], " ")
-				if err := r.disconnected(a.Attributes["volume-id"], machine); err != nil {
-					return err
-				}
+	if operation == "attach-volumes" {
+		for i, a := range asked.Arguments {
+			if _, failed := results.Results[i]["error"]; failed {
+				continue
 			}
-			continue
-		}
-		switch operation {
-		case "attach-volumes":
-			err = r.attached(a.VolumeID, a.Machine)
-		case "disconnect-volumes":
-			machine, _, _ := strings.Cut(a.Attributes["holder"], " ")
-			err = r.disconnected(a.Attributes["volume-id"], machine)
-		}
-		if err != nil {
-			return err
+			if err := r.attached(a.VolumeID, a.Machine); err != nil {
+				return err
+			}
 		}
 	}
 	if operation == "list-volumes" && r.knows != "list" {
@@ -156,6 +140,66 @@ func (r referee) run(operation string) error {
 	delay()
 	_, err = os.Stdout.Write(answer)
 	return err
+}
+
+// runProgram runs an operation of the program.
+func (r referee) runProgram(operation string, request []byte) ([]byte, error) {
+	cmd := exec.Command(r.path("shared", "provider"), operation)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(request), os.Stderr
+	return cmd.Output()
+}
+
+// runOnMachine runs an operation of an agent, and notes what the machine has connected before it
+// connects it and after it has disconnected it.
+func (r referee) runOnMachine(operation string, request []byte, asked refereeArguments) (answer []byte, err error) {
+	err = r.locked(func() error {
+		var connections []connection
+		for _, a := range asked.Arguments {
+			machine, _, _ := strings.Cut(a.Attributes["holder"], " ")
+			if _, err := os.Stat(r.path("isolated", machine)); err == nil {
+				return fmt.Errorf("%s has no access to storage", machine)
+			}
+			connections = append(connections, connection{volume: a.Attributes["volume-id"], machine: machine})
+		}
+		if operation == "connect-volumes" {
+			for _, v := range connections {
+				if err := r.connect(v); err != nil {
+					return err
+				}
+			}
+		}
+		var results refereeResults
+		if answer, err = r.runProgram(operation, request); err != nil {
+			return err
+		}
+		if err := json.Unmarshal(answer, &results); err != nil {
+			return err
+		}
+		for i, v := range connections {
+			text, failed := results.Results[i]["error"]
+			var attachment struct {
+				Device string `json:"device-name"`
+			}
+			switch {
+			case operation == "connect-volumes" && failed: // it has no device then
+				err = r.disconnected(v)
+			case operation == "connect-volumes":
+				if err = json.Unmarshal(results.Results[i]["attachment"], &attachment); err == nil {
+					v.device = "/dev/" + attachment.Device
+					err = r.note(v)
+				}
+			case failed:
+				fmt.Fprintf(os.Stderr, "%s is not disconnected: %s\n", v.volume, text)
+			default:
+				err = r.disconnected(v)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return answer, err
 }
 
 // delay sometimes takes a while, as a network does.
@@ -181,47 +225,79 @@ func (r referee) locked(fn func() error) error {
 	return fn()
 }
 
-// connectedTo returns the machine that has connected a volume, or "".
-func (r referee) connectedTo(id string) (string, error) {
-	machine, err := os.ReadFile(r.path("connected", id))
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return string(machine), err
+// connection is a volume that a machine has connected.
+type connection struct {
+	volume, machine string
+	device          string // path of the device; "": it is not known yet
 }
 
-func (r referee) connect(id, machine string) error {
-	return r.locked(func() error {
-		other, err := r.connectedTo(id)
+// volume returns the path of a volume's file.
+func (r referee) volume(id string) string { return r.path("shared", "volumes", id) }
+
+// connections returns what a machine has connected.
+func (r referee) connections(machine string) ([]connection, error) {
+	volumes, err := os.ReadDir(r.path("connected"))
+	var all []connection
+	for _, v := range volumes {
+		found, err := r.connectionOf(v.Name())
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if other != "" && other != machine {
-			if err := r.violation("%s connects %s, which %s has connected", machine, id, other); err != nil {
-				return err
-			}
+		if found.machine == machine {
+			all = append(all, found)
 		}
-		return os.WriteFile(r.path("connected", id), []byte(machine), 0o600)
-	})
+	}
+	return all, err
 }
 
-func (r referee) disconnected(id, machine string) error {
-	return r.locked(func() error {
-		other, err := r.connectedTo(id)
-		if err != nil || other != machine {
+// connectionOf returns which machine has connected a volume; "" if none has.
+func (r referee) connectionOf(id string) (connection, error) {
+	found := connection{volume: id}
+	text, err := os.ReadFile(r.path("connected", id))
+	if errors.Is(err, os.ErrNotExist) {
+		return found, nil
+	}
+	found.machine, found.device, _ = strings.Cut(string(text), " ")
+	return found, err
+}
+
+func (r referee) note(v connection) error {
+	return os.WriteFile(r.path("connected", v.volume), []byte(v.machine+" "+v.device), 0o600)
+}
+
+// connect notes that a machine connects a volume.
+func (r referee) connect(v connection) error {
+	other, err := r.connectionOf(v.volume)
+	if err != nil {
+		return err
+	}
+	if other.machine == v.machine {
+		return nil
+	}
+	if other.machine != "" {
+		if err := r.violation("%s connects %s, which %s has connected", v.machine, v.volume, other.machine); err != nil {
 			return err
 		}
-		return os.Remove(r.path("connected", id))
-	})
+	}
+	return r.note(v)
+}
+
+// disconnected notes that a machine does not have a volume connected.
+func (r referee) disconnected(v connection) error {
+	other, err := r.connectionOf(v.volume)
+	if err != nil || other.machine != v.machine {
+		return err
+	}
+	return os.Remove(r.path("connected", v.volume))
 }
 
 func (r referee) attached(id, machine string) error {
 	return r.locked(func() error {
-		other, err := r.connectedTo(id)
-		if err != nil || other == "" || other == machine {
+		other, err := r.connectionOf(id)
+		if err != nil || other.machine == "" || other.machine == machine {
 			return err
 		}
-		return r.violation("%s is attached to %s, and %s has connected it", id, machine, other)
+		return r.violation("%s is attached to %s, and %s has connected it", id, machine, other.machine)
 	})
 }
 
@@ -235,46 +311,79 @@ func (r referee) violation(format string, args ...any) error {
 	return err
 }
 
-// writerMain replaces the number in a file of a mounted filesystem with another one, durably, and
-// prints the one before. The arguments are the mount point and the number.
+// open opens the device of a volume that a machine has connected, so that it stays what it is until
+// close is called.
+func (r referee) open(id, machine string) (device string, close func(), err error) {
+	found, err := r.connectionOf(id)
+	if err != nil {
+		return "", nil, err
+	}
+	if found.machine != machine || found.device == "" {
+		return "", nil, fmt.Errorf("%s has not connected %s", machine, id)
+	}
+	f, err := os.Open(found.device)
+	if err != nil {
+		return "", nil, err
+	}
+	backing, err := os.ReadFile("/sys/block/" + filepath.Base(found.device) + "/loop/backing_file")
+	if err == nil && strings.TrimSpace(string(backing)) != r.volume(id) {
+		err = fmt.Errorf("%s is that of %s", found.device, backing)
+	}
+	if err != nil {
+		f.Close()
+		return "", nil, err
+	}
+	return found.device, func() { f.Close() }, nil
+}
+
+// writerMain replaces the number on a device, or in a file of a mounted filesystem, with another one,
+// durably, and prints the one before. The arguments are the device or the mount point, and the number.
 func writerMain() error {
-	dir, number := os.Args[1], os.Args[2]
-	root, err := os.OpenRoot(dir) // which keeps what is mounted there
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	at, err := root.Stat(".")
-	if err != nil {
-		return err
-	}
-	above, err := os.Stat(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	if at.Sys().(*syscall.Stat_t).Dev == above.Sys().(*syscall.Stat_t).Dev {
-		return errors.New("nothing is mounted")
-	}
-	f, err := root.OpenFile("number", os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := openNumber(os.Args[1])
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	before, err := io.ReadAll(f)
+	const length = 10
+	before, err := io.ReadAll(io.LimitReader(f, length))
 	if err != nil {
 		return err
 	}
-	if len(before) > 0 {
-		if _, err := strconv.Atoi(strings.TrimSpace(string(before))); err != nil {
-			return fmt.Errorf("the file has %q", before)
+	text := strings.Trim(string(before), " \n\x00")
+	if text != "" {
+		if _, err := strconv.Atoi(text); err != nil {
+			return fmt.Errorf("found %q", before)
 		}
 	}
-	if _, err := f.WriteAt([]byte(fmt.Sprintf("%9s\n", number)), 0); err != nil {
+	if _, err := f.WriteAt(fmt.Appendf(nil, "%*s\n", length-1, os.Args[2]), 0); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	fmt.Print(strings.TrimSpace(string(before)))
+	fmt.Print(text)
 	return nil
+}
+
+func openNumber(path string) (*os.File, error) {
+	if strings.HasPrefix(path, "/dev/") {
+		return os.OpenFile(path, os.O_RDWR, 0)
+	}
+	root, err := os.OpenRoot(path) // which keeps what is mounted there
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	at, err := root.Stat(".")
+	if err != nil {
+		return nil, err
+	}
+	above, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	if at.Sys().(*syscall.Stat_t).Dev == above.Sys().(*syscall.Stat_t).Dev {
+		return nil, errors.New("nothing is mounted")
+	}
+	return root.OpenFile("number", os.O_CREATE|os.O_RDWR, 0o600)
 }

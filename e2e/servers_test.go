@@ -57,20 +57,27 @@ var etcdBinary = sync.OnceValues(func() (string, error) {
 
 // startEtcd starts etcd with the limits that a state needs, until the end of the test. It returns its
 // URL.
-func (s *site) startEtcd() string {
+func (s *site) startEtcd() string { s.Helper(); return s.startEtcdIn(nil) }
+
+// startEtcdIn is startEtcd on a host of a network.
+func (s *site) startEtcdIn(host *networkHost) string {
 	s.Helper()
 	binary, err := etcdBinary()
 	if err != nil {
 		s.Fatal(err)
 	}
-	client, peer := "http://"+freeAddress(s), "http://"+freeAddress(s)
+	client, peer, command := "http://"+freeAddress(s), "http://"+freeAddress(s), []string{binary}
+	if host != nil {
+		client, peer = "http://"+host.address+":2379", "http://"+host.address+":2380"
+		command = []string{"nsenter", "--net=" + host.namespace, binary}
+	}
 	log, err := os.Create(filepath.Join(s.dir, "etcd.log"))
 	if err != nil {
 		s.Fatal(err)
 	}
-	cmd := exec.Command(binary, "--data-dir", filepath.Join(s.dir, "etcd-data"), "--max-txn-ops=32768", "--max-request-bytes=10485760",
+	cmd := exec.Command(command[0], append(command[1:], "--data-dir", filepath.Join(s.dir, "etcd-data"), "--max-txn-ops=32768", "--max-request-bytes=10485760",
 		"--unsafe-no-fsync", "--log-level=error", "--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)

@@ -118,6 +118,9 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 	})
 
 	t.Run("a namespace without a process", func(t *testing.T) {
+		if !listsNamespaces(t) {
+			t.Skip("the kernel lists no mount namespaces before Linux 6.12")
+		}
 		ft := attached(t)
 		pid, kill := copyMounts(t, "unchanged")
 		namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
@@ -130,4 +133,17 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 		namespace.Close()
 		remove(ft)
 	})
+}
+
+// listsNamespaces reports whether the kernel is new enough to list mount namespaces.
+func listsNamespaces(t *testing.T) bool {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 12
 }

@@ -57,9 +57,9 @@ type Session struct {
 const ErrSessionEnded = errors.ConstError("the session has ended")
 
 // OpenSession begins a session of a machine's agent, and ends the one before. secrets are those that
-// the agent has stored, Secret and Opener of its last session; there is none for its first. In a new
-// generation of the state, the first session of a machine needs no secret. bootID identifies the time since the
-// machine was started. The error satisfies errors.IsNotFound if there is no such machine,
+// the agent has stored, Secret and Opener of its last session; an agent has no secret for its first
+// session. In a new generation of the state, the first session of a machine needs no secret. bootID
+// identifies the time since the machine was started. The error satisfies errors.IsNotFound if there is no such machine,
 // errors.IsUnauthorized if no secret is the current one, since another agent uses a copy of
 // the agent's directory, and errors.IsForbidden if the machine was fenced and has not been
 // restarted.

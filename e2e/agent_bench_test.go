@@ -97,13 +97,13 @@ func measureAgent(tb testing.TB, n, more int, idle time.Duration) agentFigures {
 	figures := make(agentFigures)
 	if n > 0 {
 		m.writeDirectories(n, 0)
-		figures.add("up", n, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait") }))
+		figures.add("up", n, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait", "--timeout", "1h") }))
 	}
 	var apply, detach, attach, status []cost
 	for i := range more {
 		m.writeDirectories(n, i+1)
 		one := fmt.Sprintf("one-%d", i)
-		apply = append(apply, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait") }))
+		apply = append(apply, m.measure(func() { m.mustTake("apply", "-f", m.spec, "--wait", "--timeout", "1h") }))
 		detach = append(detach, m.measure(func() { m.must("detach", one, "--wait") }))
 		attach = append(attach, m.measure(func() { m.must("attach", one, "--wait") }))
 		status = append(status, m.measure(func() { m.must("status", one) }))
@@ -126,10 +126,10 @@ func measureAgent(tb testing.TB, n, more int, idle time.Duration) agentFigures {
 	m.stop()
 	figures.add("restart", 1, m.measure(func() {
 		m.start()
-		m.mustTake("apply", "-f", m.spec, "--wait")
+		m.mustTake("apply", "-f", m.spec, "--wait", "--timeout", "1h")
 	}))
 	if n > 0 {
-		figures.add("away", n, m.measure(func() { m.mustTake("remove", "data", "--wait") }))
+		figures.add("away", n, m.measure(func() { m.mustTake("remove", "data", "--wait", "--timeout", "1h") }))
 	}
 	for i := range more {
 		m.must("remove", fmt.Sprintf("one-%d", i), "--wait")

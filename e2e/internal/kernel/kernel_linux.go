@@ -22,7 +22,7 @@ type Loop struct {
 	File string // the backing file
 }
 
-// Loops returns the loop devices whose backing file is below dir.
+// Loops returns the loop devices whose backing file is dir, or below it.
 func Loops(dir string) ([]Loop, error) {
 	devices, err := os.Open("/sys/block")
 	if err != nil {
@@ -44,8 +44,8 @@ func Loops(dir string) ([]Loop, error) {
 			continue // not attached
 		}
 		// The name of a deleted file ends in " (deleted)".
-		if below(string(backing), dir) {
-			loops = append(loops, Loop{"/dev/" + name, strings.TrimSpace(string(backing))})
+		if file := strings.TrimSpace(string(backing)); below(file, dir) {
+			loops = append(loops, Loop{"/dev/" + name, file})
 		}
 	}
 	return loops, nil

@@ -22,11 +22,23 @@ type boundedStore struct {
 	keys int // 0: any number
 	// failAfter is how many transactions succeed before one fails; 0: none fails.
 	failAfter int
+	// between is called before each transaction.
+	between func()
+}
+
+// runBetween calls between.
+func (s *boundedStore) runBetween() {
+	if between := s.between; between != nil {
+		s.between = nil // it makes transactions of its own
+		defer func() { s.between = between }()
+		between()
+	}
 }
 
 func (s *boundedStore) MaxKeys() int { return s.keys }
 
 func (s *boundedStore) Update(ctx context.Context, fn func(kv.Tx) error) error {
+	s.runBetween()
 	if s.failAfter > 0 {
 		if s.failAfter--; s.failAfter == 0 {
 			return errNoMore
@@ -175,6 +187,33 @@ func TestRemoveMachineOfBoundedStore(t *testing.T) {
 		t.Errorf("of %q, %q are removed, %v", lost, missing, err)
 	}
 	w.check()
+}
+
+// A machine that returns while it is removed, before any of the transactions, stays: its agent may have
+// attached storage.
+func TestMachineReturnsWhileItIsRemoved(t *testing.T) {
+	for after := 2; after <= 3; after++ { // the first one fences it
+		store := &boundedStore{Store: newStore(t)}
+		w := openWorld(t, store)
+		w.add("data", "loop", storage.StorageKindBlock)
+		w.work()
+		n := 0
+		store.between = func() {
+			if n++; n == after {
+				_, err := w.OpenSession(machine0, nil, "another boot")
+				w.must(err)
+			}
+		}
+		wantError(t, w.RemoveMachine(machine0, "data"), errors.NotValid, "it has returned while it was removed")
+		if _, err := w.Machine(machine0); err != nil {
+			t.Errorf("it is gone: %v", err)
+		}
+		store.between = nil
+		_, missing, err := w.FindStorage("data")
+		w.must(err)
+		w.must(w.RemoveMachine(machine0, map[bool][]string{false: {"data"}}[len(missing) > 0]...))
+		w.check()
+	}
 }
 
 // A state begins a generation in transactions that the store allows. After an interruption, it does so

@@ -236,7 +236,7 @@ func (st *State) AdoptedStamped(entities []CopiedEntity) error {
 	})
 }
 
-// updateAll runs fn in a transaction, with the keys of instances, notes or block devices that
+// updateAll runs fn in a transaction, with the keys of instances or notes that
 // begin with one of the prefixes. A transaction cannot list keys, so they are read from a snapshot before. No
 // key of an instance or note is missing: adding one hands out a number, and updateAll reads the
 // keys again if the numbers have changed.

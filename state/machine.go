@@ -403,7 +403,10 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 	}
 	if err == nil {
 		err = st.update(func(tx *txn) error {
-			if record, ok := read[machineRecord](&tx.reader, machineKey(at)); ok && record.Name != "" {
+			if err := tx.checkFenced(at); err != nil {
+				return err
+			}
+			if record, _ := read[machineRecord](&tx.reader, machineKey(at)); record.Name != "" {
 				tx.remove(machineNameKey(record.Name))
 			}
 			tx.removeTasksOf(at)
@@ -479,6 +482,9 @@ func (st *State) emptyMachine(at machineTag, lost map[string]bool) error {
 
 // emptyMachineOf is emptyMachine for some keys of storage and of block devices.
 func (st *State) emptyMachineOf(tx *txn, at machineTag, keys []string, lost map[string]bool) error {
+	if err := tx.checkFenced(at); err != nil {
+		return err
+	}
 	for _, key := range keys {
 		if device, ok := strings.CutPrefix(key, devicePrefix(at)); ok {
 			tx.setDevicesOf(at, device, nil)
@@ -497,6 +503,15 @@ func (st *State) emptyMachineOf(tx *txn, at machineTag, keys []string, lost map[
 		}
 	}
 	return tx.err
+}
+
+// checkFenced returns an error unless the machine is fenced. Its agent may have returned, with another
+// boot ID, and what is attached to it then is not known.
+func (tx *txn) checkFenced(at machineTag) error {
+	if record, _ := read[machineRecord](&tx.reader, machineKey(at)); record.Fenced == nil {
+		return errors.NewNotValid(nil, "it has returned while it was removed: stop its agent, and remove it again")
+	}
+	return nil
 }
 
 // isOn reports whether a part of the instance belongs to the machine or is attached to it.

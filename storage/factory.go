@@ -3,6 +3,7 @@ package storage
 import (
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +32,21 @@ type ProviderEnviron struct {
 	// StorageDir is the absolute path of the directory below which the provider may keep the
 	// storage that it makes. It is empty in ScopeEnviron.
 	StorageDir string
+
+	// Orchestrator supplies what places the workloads that use the storage. It is nil if nothing
+	// does.
+	Orchestrator OrchestratorSupplier
 }
+
+// Plugin is a provider that a [FactoryRegistry] has opened, with the name of its factory. Callers of
+// storage use the Provider.
+type Plugin struct {
+	Provider Provider
+	name     string
+}
+
+// Name returns the name of the factory. It is also the type of the provider.
+func (p *Plugin) Name() string { return p.name }
 
 // FactoryRegistry holds factories of providers by name, for programs whose configuration
 // determines which providers exist. The zero value is empty and ready for use. Its methods are
@@ -44,12 +59,13 @@ type FactoryRegistry struct {
 	factories map[string]ProviderFactory
 }
 
-// Register adds a factory. The name follows the rules of [IsValidPoolName], because each
-// provider has a pool of its name. The error satisfies errors.IsAlreadyExists if the name is
-// registered already, and errors.IsNotValid if the name is invalid or the factory is nil.
+// Register adds a factory. The name follows the rules of [IsValidProviderName]. The error satisfies
+// errors.IsAlreadyExists if the name is registered already, and errors.IsNotValid if the name is
+// invalid, if its default pool is that of another name (see [DefaultPoolName]), or if the factory is
+// nil.
 func (r *FactoryRegistry) Register(name string, factory ProviderFactory) error {
-	if !IsValidPoolName(name) {
-		return errors.NewNotValid(nil, "provider name "+strconv.Quote(name)+" is not valid: a letter, then letters, digits and hyphens")
+	if !IsValidProviderName(name) {
+		return errors.NewNotValid(nil, "provider name "+strconv.Quote(name)+" is not valid: "+providerNameRule)
 	}
 	if factory == nil {
 		return errors.NotValidf("nil factory of provider %q", name)
@@ -58,6 +74,11 @@ func (r *FactoryRegistry) Register(name string, factory ProviderFactory) error {
 	defer r.mu.Unlock()
 	if _, ok := r.factories[name]; ok {
 		return errors.AlreadyExistsf("factory of provider %q", name)
+	}
+	for other := range r.factories {
+		if pool := DefaultPoolName(ProviderType(name)); pool == DefaultPoolName(ProviderType(other)) {
+			return errors.NewNotValid(nil, "providers "+strconv.Quote(other)+" and "+strconv.Quote(name)+" would both have the default pool "+pool)
+		}
 	}
 	if r.factories == nil {
 		r.factories = make(map[string]ProviderFactory)
@@ -86,15 +107,9 @@ func (r *FactoryRegistry) Names() []string {
 // names. Otherwise the error is the factory's. A factory that panics, or that returns neither
 // a provider nor an error, also results in an error.
 func (r *FactoryRegistry) Open(name string, config io.Reader, environ ProviderEnviron) (Provider, error) {
-	r.mu.Lock()
-	factory, ok := r.factories[name]
-	r.mu.Unlock()
-	if !ok {
-		registered := "none is registered"
-		if names := r.Names(); len(names) > 0 {
-			registered = "registered: " + strings.Join(names, ", ")
-		}
-		return nil, errors.NewNotFound(nil, "factory of provider "+strconv.Quote(name)+" not found: "+registered)
+	factory, err := r.factory(name)
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
 	if config == nil {
 		config = strings.NewReader("")
@@ -104,6 +119,45 @@ func (r *FactoryRegistry) Open(name string, config io.Reader, environ ProviderEn
 		return nil, errors.Annotatef(err, "opening provider %q", name)
 	}
 	return provider, nil
+}
+
+// factory returns the factory of that name.
+func (r *FactoryRegistry) factory(name string) (ProviderFactory, error) {
+	r.mu.Lock()
+	factory, ok := r.factories[name]
+	r.mu.Unlock()
+	if ok {
+		return factory, nil
+	}
+	registered := "none is registered"
+	if names := r.Names(); len(names) > 0 {
+		registered = "registered: " + strings.Join(names, ", ")
+	}
+	return nil, errors.NewNotFound(nil, "factory of provider "+strconv.Quote(name)+" not found: "+registered)
+}
+
+// OpenFile is [FactoryRegistry.Open] with the configuration in a file. An empty path means an empty
+// configuration. Errors name the file.
+func (r *FactoryRegistry) OpenFile(name, path string, environ ProviderEnviron) (*Plugin, error) {
+	factory, err := r.factory(name)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var config io.Reader = strings.NewReader("")
+	with := ""
+	if path != "" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, errors.Annotatef(err, "opening provider %q", name)
+		}
+		defer file.Close()
+		config, with = file, " with "+path
+	}
+	provider, err := open(factory, config, environ)
+	if err != nil {
+		return nil, errors.Annotatef(err, "opening provider %q%s", name, with)
+	}
+	return &Plugin{Provider: provider, name: name}, nil
 }
 
 // open calls the factory and turns a panic of the factory into an error.

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -79,8 +81,11 @@ func TestFactoryRegistryRegister(t *testing.T) {
 		{"disk-2", factoryOf("first"), nil, ""},
 		{"disk-2", factoryOf("second"), errors.AlreadyExists, `factory of provider "disk-2" already exists`},
 		{"nil", nil, errors.NotValid, `nil factory of provider "nil" not valid`},
-		{"", factoryOf("x"), errors.NotValid, `provider name "" is not valid: a letter, then letters, digits and hyphens`},
-		{"a,b\n", factoryOf("x"), errors.NotValid, `provider name "a,b\n" is not valid: a letter, then letters, digits and hyphens`},
+		{"", factoryOf("x"), errors.NotValid, `provider name "" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
+		{"a,b\n", factoryOf("x"), errors.NotValid, `provider name "a,b\n" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
+		{"../a", factoryOf("x"), errors.NotValid, `provider name "../a" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
+		{"openebs.io/jiva", factoryOf("jiva"), nil, ""},
+		{"openebs-io/jiva", factoryOf("x"), errors.NotValid, `providers "openebs.io/jiva" and "openebs-io/jiva" would both have the default pool openebs-io-jiva`},
 	} {
 		err := r.Register(test.name, test.factory)
 		switch {
@@ -90,7 +95,7 @@ func TestFactoryRegistryRegister(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", test.name, err, test.want)
 		}
 	}
-	if got := r.Names(); !slices.Equal(got, []string{"disk-2", "tape"}) {
+	if got := r.Names(); !slices.Equal(got, []string{"disk-2", "openebs.io/jiva", "tape"}) {
 		t.Errorf("registered: %q", got)
 	}
 	if !r.IsRegistered("tape") || r.IsRegistered("nil") {
@@ -126,6 +131,51 @@ func TestFactoryRegistryOpenPassesArguments(t *testing.T) {
 		t.Errorf("the factory read the configurations %q", read)
 	}
 }
+
+// A plugin is opened with the configuration in a file, and tells its name.
+// Behaviour O10.
+func TestFactoryRegistryOpenFile(t *testing.T) {
+	supplier := &orchestrators{}
+	var r storage.FactoryRegistry
+	err := r.Register("openebs.io/jiva", func(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
+		text, err := io.ReadAll(config)
+		if environ.Orchestrator != supplier {
+			t.Errorf("opened with the orchestrator %v", environ.Orchestrator)
+		}
+		if string(text) == "bad" {
+			return nil, errors.NotValidf("configuration")
+		}
+		return fakeProvider{name: string(text)}, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "jiva.conf")
+	for text, want := range map[string]string{"replicas: 3": "", "bad": `opening provider "openebs.io/jiva" with ` + path + `: configuration not valid`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, err := r.OpenFile("openebs.io/jiva", path, storage.ProviderEnviron{Orchestrator: supplier})
+		switch {
+		case want != "":
+			if err == nil || err.Error() != want || !errors.Is(err, errors.NotValid) {
+				t.Errorf("%q: %v, want %s", text, err, want)
+			}
+		case err != nil:
+			t.Error(err)
+		case p.Name() != "openebs.io/jiva" || p.Provider.(fakeProvider).name != text:
+			t.Errorf("opened %q, %+v", p.Name(), p.Provider)
+		}
+	}
+	if _, err := r.OpenFile("openebs.io/jiva", path+".missing", storage.ProviderEnviron{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is missing: %v", err)
+	}
+	if _, err := r.OpenFile("other", "", storage.ProviderEnviron{}); !errors.Is(err, errors.NotFound) {
+		t.Errorf("a name that is not registered: %v", err)
+	}
+}
+
+type orchestrators struct{ storage.OrchestratorSupplier }
 
 // Behaviour O10.
 func TestFactoryRegistryOpenErrors(t *testing.T) {

@@ -1,6 +1,11 @@
 package storage
 
-import "github.com/stowage-io/stowage/environs/envcontext"
+import (
+	"regexp"
+	"strings"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+)
 
 // ConfigStorageDir is the attribute that gives a machine-scoped source the absolute path of
 // the directory below which it may keep the storage that it makes. The caller sets it; users
@@ -9,6 +14,21 @@ const ConfigStorageDir = "storage-dir"
 
 // ProviderType names a kind of provider within a registry, such as "loop".
 type ProviderType string
+
+// providerPattern describes names such as loop and openebs.io/jiva.
+var providerPattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*([./][a-zA-Z0-9-]+)*$`)
+
+const providerNameRule = "a letter, then letters, digits and hyphens, with single dots and slashes between them"
+
+// IsValidProviderName reports whether a provider can have the name: a letter, then letters, digits and
+// hyphens, with single dots and slashes between them, such as openebs.io/jiva.
+func IsValidProviderName(name string) bool { return providerPattern.MatchString(name) }
+
+// DefaultPoolName returns the name of the pool that each provider has: its own name, in which hyphens
+// take the place of dots and slashes, which the name of a pool cannot have.
+func DefaultPoolName(provider ProviderType) string {
+	return strings.NewReplacer(".", "-", "/", "-").Replace(string(provider))
+}
 
 // Scope says who can carry out a provider's work.
 type Scope int

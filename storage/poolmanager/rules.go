@@ -34,6 +34,7 @@ func NewRules(registry storage.ProviderRegistry) (*Rules, error) {
 		return nil, errors.Annotate(err, "listing storage providers")
 	}
 	r := &Rules{registry: registry, types: types, defaults: make(map[string]*storage.Config)}
+	owners := make(map[string]storage.ProviderType)
 	for _, t := range types {
 		provider, err := registry.StorageProvider(t)
 		if err != nil {
@@ -42,7 +43,12 @@ func NewRules(registry storage.ProviderRegistry) (*Rules, error) {
 		for _, pool := range provider.DefaultPools() {
 			r.addDefault(pool)
 		}
-		pool, err := storage.NewConfig(string(t), t, nil)
+		name := storage.DefaultPoolName(t)
+		if other, taken := owners[name]; taken {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("providers %q and %q would both have the default pool %q", other, t, name))
+		}
+		owners[name] = t
+		pool, err := storage.NewConfig(name, t, nil)
 		if err != nil {
 			return nil, errors.Trace(err)
 		}

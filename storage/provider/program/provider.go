@@ -11,7 +11,7 @@ import (
 )
 
 // New returns a provider with the given name that runs the program at path. The error
-// satisfies errors.IsNotValid, and says what to change, unless the name is valid for a pool,
+// satisfies errors.IsNotValid, and says what to change, unless the name is valid,
 // and the path is absolute and leads to an executable regular file that only root and the user
 // of this process can write to.
 //
@@ -19,8 +19,8 @@ import (
 // "mkfs-options" and "mount-options", which choose the filesystems that are made on the pool's
 // volumes.
 func New(name storage.ProviderType, path string) (storage.Provider, error) {
-	if !storage.IsValidPoolName(string(name)) {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write a letter, then letters, digits and hyphens", name))
+	if !storage.IsValidProviderName(string(name)) {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write letters, digits and hyphens, with single dots and slashes between them", name))
 	}
 	resolved, err := run.Resolve(path)
 	if err != nil {

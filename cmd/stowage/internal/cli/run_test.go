@@ -23,7 +23,7 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--provider", "disks"}, `--provider "disks": write NAME=PATH`},
 		{[]string{"--provider", "loop=" + program}, `--provider "loop=` + program + `": there is a provider loop already: choose another name`},
 		{[]string{"--provider", "d=" + program, "--provider", "d=" + program}, `--provider "d=` + program + `": there is a provider d already: choose another name`},
-		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d": write a letter, then letters, digits and hyphens`},
+		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d": write letters, digits and hyphens, with single dots and slashes between them`},
 		{[]string{"--provider", "d=program"}, `--provider "d=program": provider d: program "program": the path is not absolute`},
 		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
 		{[]string{"--retry-min", "0s"}, "--retry-min 0s is not a time to wait: write 30s or 5m"},

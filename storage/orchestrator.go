@@ -1,0 +1,43 @@
+package storage
+
+import (
+	"context"
+
+	"github.com/juju/names/v5"
+)
+
+// OrchestratorSupplier supplies an orchestrator to providers that are opened before there is one, or
+// that must do without.
+type OrchestratorSupplier interface {
+	// Orchestrator returns the orchestrator, or why it cannot be reached. Callers ask again, and do not
+	// keep it for longer than a call.
+	Orchestrator(context.Context) (Orchestrator, error)
+}
+
+// Orchestrator is what places workloads on machines. A provider asks it where the machines are, for
+// example to make a volume in the zone of the machine that will use it. Its methods are safe for
+// concurrent use.
+type Orchestrator interface {
+	// Name returns what the orchestrator is, such as "stowage" or "kubernetes".
+	Name() string
+
+	// Nodes returns all nodes, sorted by name.
+	Nodes(context.Context) ([]Node, error)
+
+	// NodeOf returns the node that is a machine. The error satisfies errors.IsNotFound if none is.
+	NodeOf(context.Context, names.MachineTag) (Node, error)
+}
+
+// Node is where an orchestrator can place workloads.
+type Node struct {
+	Name string
+
+	// Machine is the machine that the node is. It is the zero tag for a node without an agent.
+	Machine names.MachineTag
+
+	// Labels say where the node is and what it has, such as topology.kubernetes.io/zone.
+	Labels map[string]string
+
+	// Ready says that workloads can be placed on it.
+	Ready bool
+}

@@ -452,3 +452,30 @@ func TestFormat(t *testing.T) {
 	p.wantNoStorage()
 	p.stop()
 }
+
+// A provider with the name of a driver, whose file says that it deletes nothing, keeps what is released.
+func TestProviderOfAFile(t *testing.T) {
+	p := newProgram(newMachine(t))
+	dir := filepath.Join(p.dir, "plugins")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := "name: openebs.io/jiva\ntype: program\npath: " + filepath.Join(p.dir, "program") + "\ndelete: false\n"
+	if err := os.WriteFile(filepath.Join(dir, "jiva.yaml"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.writeSpec("storage: [{name: raw, directive: 'openebs-io-jiva,32M', kind: block}]")
+	p.start("--manager", "--plugins-dir", dir, "--retry-min", "300ms")
+	p.apply()
+	if raw := p.status()["raw"]; raw.Provider != "openebs.io/jiva" || raw.Status != "attached" {
+		t.Errorf("status: %+v", raw)
+	}
+	const want = `removing storage "raw": provider "openebs.io/jiva" deletes no block storage: release it, which leaves its data in place`
+	if r := p.run("remove", "raw"); r.Code == 0 || !strings.Contains(r.Stderr, want) {
+		t.Errorf("remove: exit status %d, %s, want %s", r.Code, r.Stderr, want)
+	}
+	p.must("release", "raw", "--wait")
+	p.machine.wantNoStorage()
+	p.wantVolumes("volume-0")
+	p.stop()
+}

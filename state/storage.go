@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -253,7 +254,7 @@ func (st *State) Apply(changes Changes) error {
 		if err := tx.detachEach(changes.Detach); err != nil {
 			return err
 		}
-		if err := tx.removeEach(changes.Remove); err != nil {
+		if err := st.removeEach(tx, changes.Remove); err != nil {
 			return err
 		}
 		if err := st.releaseEach(tx, changes.Release); err != nil {
@@ -339,18 +340,46 @@ func (tx *txn) detachEach(names []string) error {
 
 // RemoveStorage detaches and destroys the named instances with their contents, all or none.
 // Removing one that is being removed already is not an error; failed operations of it are
-// retried at once, as by [State.RetryStorage]. The error satisfies errors.IsNotFound if a name
-// does not exist.
+// retried at once, as by [State.RetryStorage]. Errors satisfy errors.IsNotFound if a name does not
+// exist, and errors.IsNotSupported if the provider cannot delete storage.
 func (st *State) RemoveStorage(names []string) error {
 	return st.Apply(Changes{Remove: names})
 }
 
-func (tx *txn) removeEach(names []string) error {
+func (st *State) removeEach(tx *txn, names []string) error {
 	return unwantEach(tx, names, "removing", func(i *instance) error {
+		if err := st.checkDelete(i); err != nil {
+			return err
+		}
 		i.assumeAttached(tx.identity().Generation)
 		i.Life = atLeastDying(i.Life)
 		return nil
 	})
+}
+
+// checkDelete returns an error if the provider of an instance is known not to delete it.
+func (st *State) checkDelete(i *instance) error {
+	provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
+	if err != nil || i.Life != life.Alive {
+		return nil
+	}
+	kind := i.providedKind()
+	if storage.CanDelete(provider, kind) {
+		return nil
+	}
+	remedy := ": release it, which leaves its data in place"
+	if !provider.Releasable() {
+		remedy = ", and releases none"
+	}
+	return errors.NewNotSupported(nil, fmt.Sprintf("provider %q deletes no %s storage%s", i.Provider, kind, remedy))
+}
+
+// providedKind returns the kind of what the provider makes: a filesystem on a volume is the machine's.
+func (i *instance) providedKind() storage.StorageKind {
+	if i.Volume != nil {
+		return storage.StorageKindBlock
+	}
+	return storage.StorageKindFilesystem
 }
 
 // ReleaseStorage is RemoveStorage, except that the provider keeps the data, without an owner.
@@ -538,7 +567,8 @@ func (p StorageParams) validate() error {
 // design is an instance that is to be added, without its entities, and what to make for it.
 type design struct {
 	instance
-	machine names.MachineTag
+	provider storage.Provider
+	machine  names.MachineTag
 
 	volume, filesystem bool
 
@@ -568,6 +598,7 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	attach := p.Machine != names.MachineTag{}
 	native := p.Kind == storage.StorageKindFilesystem && provider.Supports(storage.StorageKindFilesystem)
 	d := design{
+		provider:   provider,
 		machine:    p.Machine,
 		volume:     !native,
 		filesystem: p.Kind == storage.StorageKindFilesystem,
@@ -611,13 +642,16 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	if err != nil {
 		return errors.Trace(err)
 	}
-	addToPool(tx, p.Pool)
 	i := d.instance
+	addToPool(tx, p.Pool)
 	if d.volume {
 		i.Volume = tx.newEntity(tx.nextTag(d, names.VolumeTagKind, imported))
 	}
 	if d.filesystem {
 		i.Filesystem = tx.newEntity(tx.nextTag(d, names.FilesystemTagKind, imported))
+	}
+	if kind := i.providedKind(); imported == nil && !storage.CanCreate(d.provider, kind) {
+		return errors.NewNotSupported(nil, fmt.Sprintf("provider %q creates no %s storage: import what exists", i.Provider, kind))
 	}
 	if imported != nil {
 		if err := imported.apply(tx, &i); err != nil {

@@ -321,6 +321,25 @@ func TestSetVolumeInfoRefusesIDInUse(t *testing.T) {
 	w.check()
 }
 
+// Storage of a provider that neither creates nor deletes is imported and released.
+func TestProviderThatKeepsItsStorage(t *testing.T) {
+	w := newWorld(t)
+	params := state.StorageParams{Name: "kept", Kind: block, Pool: "vault", Size: 1, Machine: machine0}
+	wantError(t, w.AddStorage(params), errors.NotSupported, `adding storage "kept": provider "vault" creates no block storage: import what exists`)
+	params.Source = "/srv/kept"
+	_, err := w.PrepareImport(params)
+	w.must(err)
+	w.must(w.ImportVolume(params, storage.VolumeInfo{VolumeId: "id", Size: 1}))
+	before := w.dump()
+	wantError(t, w.RemoveStorage([]string{"kept"}), errors.NotSupported, `removing storage "kept": provider "vault" deletes no block storage: release it`)
+	if !maps.Equal(before, w.dump()) {
+		t.Error("something has changed")
+	}
+	w.must(w.ReleaseStorage([]string{"kept"}))
+	w.must(w.RemoveStorage([]string{"kept"})) // as for all storage that is being released
+	w.check()
+}
+
 func TestRelease(t *testing.T) {
 	w := newWorld(t)
 	w.add("kept", "disk", filesystem)

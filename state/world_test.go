@@ -56,9 +56,15 @@ func (p fakeProvider) ValidateConfig(c *storage.Config) error {
 	return nil
 }
 
+// keeper is a provider that neither creates nor deletes.
+type keeper struct{ fakeProvider }
+
+func (keeper) CanCreate(storage.StorageKind) bool { return false }
+func (keeper) CanDelete(storage.StorageKind) bool { return false }
+
 // registry has a machine's provider of volumes (loop), a machine's provider of
-// filesystems (tmpfs), an environment's provider of volumes (disk), a static one (maas) and
-// one of filesystems (nfs).
+// filesystems (tmpfs), an environment's provider of volumes (disk), a static one (maas),
+// one of filesystems (nfs), and one of a machine's volumes that can only be imported and released (vault).
 func registry(t testing.TB) storage.ProviderRegistry {
 	t.Helper()
 	ssd, err := storage.NewConfig("ssd", "disk", storage.Attrs{"type": "ssd"})
@@ -77,6 +83,7 @@ func registry(t testing.TB) storage.ProviderRegistry {
 		"disk":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, releasable: true, pools: []*storage.Config{ssd}},
 		"maas":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, static: true, byPool: true, pools: []*storage.Config{maas}},
 		"nfs":   fakeProvider{scope: storage.ScopeEnviron, kinds: filesystem},
+		"vault": keeper{fakeProvider{scope: storage.ScopeMachine, kinds: block, releasable: true}},
 	}}
 }
 

@@ -89,6 +89,34 @@ type Provider interface {
 	ValidateForK8s(map[string]any) error
 }
 
+// Creator is a [Provider] that cannot create all kinds of storage that it supports. What it does not create
+// can be imported, if its source is an importer.
+type Creator interface {
+	// CanCreate reports whether the provider creates storage of this kind.
+	CanCreate(StorageKind) bool
+}
+
+// CanCreate reports whether a provider creates storage of a kind that it supports. One that is no [Creator]
+// does.
+func CanCreate(p Provider, kind StorageKind) bool {
+	creator, ok := p.(Creator)
+	return p.Supports(kind) && (!ok || creator.CanCreate(kind))
+}
+
+// Deleter is a [Provider] that cannot delete all kinds of storage that it supports. What it does not delete
+// can be released, if the provider is releasable.
+type Deleter interface {
+	// CanDelete reports whether the provider deletes storage of this kind.
+	CanDelete(StorageKind) bool
+}
+
+// CanDelete reports whether a provider deletes storage of a kind that it supports. One that is no [Deleter]
+// does.
+func CanDelete(p Provider, kind StorageKind) bool {
+	deleter, ok := p.(Deleter)
+	return p.Supports(kind) && (!ok || deleter.CanDelete(kind))
+}
+
 // VolumeSource creates, attaches, detaches and removes volumes of one pool. The package
 // documentation describes the order of the calls, the contract of bulk calls and the meaning
 // of errors.

@@ -19,6 +19,21 @@ import (
 // "mkfs-options" and "mount-options", which choose the filesystems that are made on the pool's
 // volumes.
 func New(name storage.ProviderType, path string) (storage.Provider, error) {
+	return Open(Config{Name: name, Path: path})
+}
+
+// Config configures a provider.
+type Config struct {
+	// Name is the name of the provider, and Path the absolute path of its program. Both are required.
+	Name storage.ProviderType
+	Path string
+	// KeepVolumes says that the program deletes no volumes: they can only be released.
+	KeepVolumes bool
+}
+
+// Open is [New] with all settings.
+func Open(config Config) (storage.Provider, error) {
+	name, path := config.Name, config.Path
 	if !storage.IsValidProviderName(string(name)) {
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write letters, digits and hyphens, with single dots and slashes between them", name))
 	}
@@ -26,13 +41,17 @@ func New(name storage.ProviderType, path string) (storage.Provider, error) {
 	if err != nil {
 		return nil, errors.NewNotValid(err, fmt.Sprintf("provider %s", name))
 	}
-	return &provider{name: name, path: resolved}, nil
+	return &provider{name: name, path: resolved, keep: config.KeepVolumes}, nil
 }
 
 type provider struct {
 	name storage.ProviderType
 	path string
+	keep bool // deletes no volumes
 }
+
+// CanDelete implements [storage.Deleter].
+func (p *provider) CanDelete(storage.StorageKind) bool { return !p.keep }
 
 // VolumeSource implements [storage.Provider].
 func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, error) {

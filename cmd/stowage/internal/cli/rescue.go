@@ -22,7 +22,7 @@ import (
 // withStoppedAgent is runE for commands on the data directory of a stopped agent.
 func (c *common) withStoppedAgent(f func(ctx context.Context, config rescue.Config, args []string) error) func(*cobra.Command, []string) error {
 	return runE(func(cmd *cobra.Command, args []string) error {
-		config, err := c.rescueConfig(nil)
+		config, err := c.rescueConfig(providerFlags{})
 		if err != nil {
 			return err
 		}
@@ -30,14 +30,13 @@ func (c *common) withStoppedAgent(f func(ctx context.Context, config rescue.Conf
 	})
 }
 
-// rescueConfig returns the data directory of a stopped agent, with the providers that
-// programs implement.
-func (c *common) rescueConfig(programs []string) (rescue.Config, error) {
+// rescueConfig returns the data directory of a stopped agent, with its providers.
+func (c *common) rescueConfig(flags providerFlags) (rescue.Config, error) {
 	dataDir, socket, err := c.paths()
 	if err != nil {
 		return rescue.Config{}, err
 	}
-	registry, err := providers(programs)
+	registry, err := flags.open(machineEnviron(dataDir))
 	if err != nil {
 		return rescue.Config{}, err
 	}
@@ -155,8 +154,8 @@ removed since the backup is shown as missing.`,
 
 func (c *common) recoverCommand() *cobra.Command {
 	var (
-		yes      bool
-		programs []string
+		yes   bool
+		flags providerFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "recover",
@@ -174,14 +173,14 @@ Without --yes, the command shows what it would do and changes nothing. A replace
 is kept beside the new one.`,
 		Args: noArgs("name the directory with --data-dir"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
-			config, err := c.rescueConfig(programs)
+			config, err := c.rescueConfig(flags)
 			if err != nil {
 				return err
 			}
 			if err := requireState(config); err != nil {
 				return err
 			}
-			recovery, err := rescue.Recover(cmd.Context(), config, len(programs) > 0, yes)
+			recovery, err := rescue.Recover(cmd.Context(), config, flags.hasAny(), yes)
 			if err != nil {
 				return err
 			}
@@ -189,7 +188,7 @@ is kept beside the new one.`,
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "write the recovered state")
-	cmd.Flags().StringArrayVar(&programs, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
+	flags.addTo(cmd)
 	return cmd
 }
 

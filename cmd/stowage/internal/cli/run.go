@@ -15,26 +15,26 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/plugins"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider"
-	"github.com/stowage-io/stowage/storage/provider/program"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 // processFlags are the flags of all commands that run workers.
 type processFlags struct {
-	logLevel  string
-	providers []string
-	retryMin  time.Duration
-	limits    []string
-	metrics   string
+	providerFlags
+	logLevel string
+	retryMin time.Duration
+	limits   []string
+	metrics  string
 }
 
 func (f *processFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
-	cmd.Flags().StringArrayVar(&f.providers, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
+	f.providerFlags.addTo(cmd)
 	cmd.Flags().DurationVar(&f.retryMin, "retry-min", 30*time.Second,
 		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
 	cmd.Flags().StringArrayVar(&f.limits, "time-limit", nil,
@@ -43,8 +43,8 @@ func (f *processFlags) addTo(cmd *cobra.Command) {
 }
 
 // check returns an error if a flag is not valid. Otherwise it returns the configuration without
-// its logger.
-func (f *processFlags) check() (process.Config, error) {
+// its logger. environ is that of the providers.
+func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, error) {
 	if _, ok := loggo.ParseLevel(f.logLevel); !ok {
 		return process.Config{}, errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", f.logLevel), errUsage)
 	}
@@ -55,7 +55,7 @@ func (f *processFlags) check() (process.Config, error) {
 	if err != nil {
 		return process.Config{}, err
 	}
-	registry, err := providers(f.providers)
+	registry, err := f.providerFlags.open(environ)
 	return process.Config{
 		Registry:       registry,
 		Clock:          clock.WallClock,
@@ -100,7 +100,9 @@ With --spec, a file is applied first: see "stowage apply --help".
 With --manager, the agent also provisions the environment's storage, which is not bound
 to a machine, and attaches it to this machine. Programs of yours provide its volumes:
 --provider NAME=PATH adds a provider called NAME that runs the program at PATH, and a
-pool of the same name. docs/reference/program-provider.md has the protocol.`,
+pool of the same name. With --plugins-dir, each file *.yaml in a directory
+describes a provider. docs/reference/program-provider.md has the protocol, and the
+files.`,
 		Args: noArgs("name a file to apply with --spec"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
@@ -114,11 +116,11 @@ pool of the same name. docs/reference/program-provider.md has the protocol.`,
 }
 
 func (c *common) run(ctx context.Context, flags runFlags) error {
-	config, err := flags.check()
+	dataDir, socket, err := c.paths()
 	if err != nil {
 		return err
 	}
-	dataDir, socket, err := c.paths()
+	config, err := flags.check(machineEnviron(dataDir))
 	if err != nil {
 		return err
 	}
@@ -165,6 +167,11 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	return a.Wait()
 }
 
+// machineEnviron is where the providers of an agent are opened.
+func machineEnviron(dataDir string) storage.ProviderEnviron {
+	return storage.ProviderEnviron{Scope: storage.ScopeMachine, StorageDir: datadir.Dir(dataDir).Storage()}
+}
+
 // timeLimits returns the time limits: the defaults, and those of the flags.
 func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
 	limits := storageprovisioner.TimeLimits{
@@ -186,28 +193,39 @@ func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
 	return limits, nil
 }
 
-// providers returns the built-in providers and the program providers of the flags.
-func providers(flags []string) (storage.ProviderRegistry, error) {
-	common := provider.CommonStorageProviders()
-	programs := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{}}
-	registry := storage.ChainedProviderRegistry{common, programs}
-	for _, flag := range flags {
-		usage := func(format string, args ...any) error {
-			return errors.WithType(errors.Errorf("--provider %q: %s", flag, fmt.Sprintf(format, args...)), errUsage)
+// providerFlags are the flags of commands that use providers other than the built-in ones.
+type providerFlags struct {
+	programs   []string
+	pluginsDir string
+}
+
+func (f *providerFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.programs, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
+	cmd.Flags().StringVar(&f.pluginsDir, "plugins-dir", "", "directory with a file NAME.yaml for each further provider")
+}
+
+// hasAny reports whether there are other providers than the built-in ones.
+func (f *providerFlags) hasAny() bool { return len(f.programs) > 0 || f.pluginsDir != "" }
+
+// open opens all providers.
+func (f *providerFlags) open(environ storage.ProviderEnviron) (storage.ProviderRegistry, error) {
+	registry, err := plugins.New(environ)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, flag := range f.programs {
+		err := errors.New("write NAME=PATH")
+		if name, path, ok := strings.Cut(flag, "="); ok {
+			err = registry.AddProgram(name, path)
 		}
-		text, path, ok := strings.Cut(flag, "=")
-		if !ok {
-			return nil, usage("write NAME=PATH")
-		}
-		name := storage.ProviderType(text)
-		if _, err := registry.StorageProvider(name); err == nil {
-			return nil, usage("there is a provider %s already: choose another name", name)
-		}
-		p, err := program.New(name, path)
 		if err != nil {
-			return nil, usage("%s", err)
+			return nil, errors.WithType(errors.Errorf("--provider %q: %s", flag, err), errUsage)
 		}
-		programs.Providers[name] = p
+	}
+	if f.pluginsDir != "" {
+		if err := registry.AddDir(f.pluginsDir); err != nil {
+			return nil, errors.WithType(errors.Annotate(err, "--plugins-dir"), errUsage)
+		}
 	}
 	return registry, nil
 }

@@ -16,6 +16,10 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 	if err := os.WriteFile(data, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(m.dir, "disks.yaml")
+	if err := os.WriteFile(file, []byte("name: disks\ntype: disk\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -23,9 +27,11 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--provider", "disks"}, `--provider "disks": write NAME=PATH`},
 		{[]string{"--provider", "loop=" + program}, `--provider "loop=` + program + `": there is a provider loop already: choose another name`},
 		{[]string{"--provider", "d=" + program, "--provider", "d=" + program}, `--provider "d=` + program + `": there is a provider d already: choose another name`},
-		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d": write letters, digits and hyphens, with single dots and slashes between them`},
-		{[]string{"--provider", "d=program"}, `--provider "d=program": provider d: program "program": the path is not absolute`},
-		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
+		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
+		{[]string{"--provider", "d=program"}, `--provider "d=program": opening provider "d": provider d: program "program": the path is not absolute`},
+		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": opening provider "d": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
+		{[]string{"--plugins-dir", m.dir}, "--plugins-dir: " + file + `: type: "disk": the types are program`},
+		{[]string{"--plugins-dir", m.dir + "/none"}, "--plugins-dir: open " + m.dir + "/none: no such file or directory"},
 		{[]string{"--retry-min", "0s"}, "--retry-min 0s is not a time to wait: write 30s or 5m"},
 		{[]string{"--time-limit", "make=1h"}, `--time-limit "make=1h": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--time-limit", "create"}, `--time-limit "create": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},

@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
 	"github.com/stowage-io/stowage/internal/run"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // serverFlags are the flags of a server.
@@ -100,7 +101,7 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	if flags.restore != "" {
 		return errors.WithType(errors.New("--restore is for --cluster-reset: `stowage restore` restores the state of a single server"), errUsage)
 	}
-	config, err := flags.check()
+	config, err := flags.check(storage.ProviderEnviron{Scope: storage.ScopeEnviron})
 	if err != nil {
 		return err
 	}
@@ -201,15 +202,15 @@ server refuses the agent.`,
 }
 
 func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
-	config, err := flags.check()
+	dataDir, _, err := c.paths()
+	if err != nil {
+		return err
+	}
+	config, err := flags.check(machineEnviron(dataDir))
 	if err != nil {
 		return err
 	}
 	token, err := c.readToken(flags.token, flags.tokenFile)
-	if err != nil {
-		return err
-	}
-	dataDir, _, err := c.paths()
 	if err != nil {
 		return err
 	}

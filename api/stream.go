@@ -6,12 +6,18 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/internal/agentwire"
 )
+
+// openTimeout is how long a server may take to open a session. It is longer than the silence after which a
+// stream counts as lost, because all agents make this request when a server starts. That the server is there
+// is seen by HTTP/2 pings.
+const openTimeout = time.Minute
 
 // stream is a stream of messages to and from a server.
 type stream struct {
@@ -98,14 +104,15 @@ func (c *Client) serveStream(onConnect func()) (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	silence := c.config.KeepAlive * agentwire.MissedKeepAlives
-	watchdog := c.config.Clock.AfterFunc(silence, func() {
-		cancel(errors.Errorf("no message for %v", silence))
+	watchdog := c.config.Clock.AfterFunc(openTimeout, func() {
+		cancel(errors.New("no message in time"))
 	})
 	defer watchdog.Stop()
 
 	if err := c.openSession(ctx); err != nil {
 		return false, err
 	}
+	watchdog.Reset(silence)
 	s := &stream{queued: make(chan struct{}, 1)}
 	body, out := io.Pipe()
 	var writing sync.WaitGroup

@@ -80,6 +80,8 @@ const (
 	maxRequest = 16 << 10
 	// requestTimeout bounds the time for receiving it.
 	requestTimeout = 30 * time.Second
+	// maxOpening is how many sessions are opened at a time.
+	maxOpening     = 64
 	defaultAbsence = 40 * time.Second
 )
 
@@ -96,6 +98,8 @@ type Handler struct {
 	api      *agentapi.Handler
 	presence *presence
 	routes   http.ServeMux
+	// opening has an element for each session that is being opened.
+	opening chan struct{}
 
 	mu sync.Mutex // guards what follows
 	// serving ends when the server is suspended; suspend ends it.
@@ -115,7 +119,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	h := &Handler{config: config, presence: presence}
+	h := &Handler{config: config, presence: presence, opening: make(chan struct{}, maxOpening)}
 	h.Resume()
 	h.api, err = agentapi.New(agentapi.Config{
 		Authenticate: h.accessors,
@@ -357,10 +361,19 @@ func parseKey(der []byte) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
+// openSession opens a session, if its turn comes before the agent gives the request up. When a server
+// starts, all agents make this request at once, and the last ones would wait for longer than an agent does:
+// what they no longer wait for takes no time from the others.
 func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest) (agentwire.OpenSessionResult, error) {
 	e, err := h.enrolment(r)
 	if err != nil {
 		return agentwire.OpenSessionResult{}, errors.Trace(err)
+	}
+	select {
+	case h.opening <- struct{}{}:
+		defer func() { <-h.opening }()
+	case <-r.Context().Done():
+		return agentwire.OpenSessionResult{}, errors.Trace(context.Cause(r.Context()))
 	}
 	secrets := []string{args.Secret}
 	if args.Opener != nil {

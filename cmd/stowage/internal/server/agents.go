@@ -44,10 +44,11 @@ func (s *Server) serveAgents() (worker.Worker, error) {
 	if err != nil {
 		return nil, errors.WithType(err, process.ErrFatal)
 	}
+	handshakes := newHandshakes()
 	w := &agents{}
 	w.http = http.Server{
 		Handler:           s.routes(users, w.tomb.Context(context.Background())),
-		TLSConfig:         config,
+		TLSConfig:         handshakes.limit(config),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -68,7 +69,7 @@ func (s *Server) serveAgents() (worker.Worker, error) {
 			w.conns.Wait()
 			return nil
 		})
-		if err := w.http.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := w.http.ServeTLS(handshakes.listen(s.listener), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return errors.WithType(errors.Annotate(err, "serving agents"), process.ErrFatal)
 		}
 		return nil

@@ -374,6 +374,7 @@ func (s *concurrencySuite) TestRateLimitersWaitBeforeEachBulkCall(c *gc.C) {
 			limiter
 		}{plainFilesystems{s.managed}, ofManaged}
 	}
+	cfg.RateLimiters = map[storage.ProviderType]storage.RateLimiter{"dynamic": s.limiter("config"), "other": s.limiter("other")}
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
 	for _, id := range []string{"0", "1"} {
@@ -390,10 +391,10 @@ func (s *concurrencySuite) TestRateLimitersWaitBeforeEachBulkCall(c *gc.C) {
 	s.addFilesystem("1", "dynamic", "1")
 	s.filesystemsChanged(c, "1")
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-1")
-	c.Check(s.Names(append([]string{"source", "provider", "managed"}, providerCalls...)...), jc.DeepEquals, []string{
-		"source", "provider", "CreateVolumes",
-		"source", "provider", "AttachVolumes",
-		"provider", "CreateFilesystems",
+	c.Check(s.Names(append([]string{"source", "provider", "config", "other", "managed"}, providerCalls...)...), jc.DeepEquals, []string{
+		"source", "provider", "config", "CreateVolumes",
+		"source", "provider", "config", "AttachVolumes",
+		"provider", "config", "CreateFilesystems",
 		"managed", "managed.CreateFilesystems",
 	})
 }
@@ -569,6 +570,9 @@ func (s *concurrencySuite) TestConfigRejectsNegativeCallsOrWrongScope(c *gc.C) {
 	for message, spoil := range map[string]func(*storageprovisioner.Config){
 		`negative MaxConcurrentCalls -1 of provider "static" not valid`: func(cfg *storageprovisioner.Config) {
 			cfg.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 2, "static": -1}
+		},
+		`nil RateLimiters of provider "static" not valid`: func(cfg *storageprovisioner.Config) {
+			cfg.RateLimiters = map[storage.ProviderType]storage.RateLimiter{"static": nil}
 		},
 		"Plans with an environment Scope not valid": func(cfg *storageprovisioner.Config) {
 			cfg.Plans = plans.PlanByType

@@ -110,6 +110,9 @@ type Config struct {
 	// storage.ConcurrentSource, by provider. A provider that is missing from the map, or 0: as
 	// many calls as the source allows. Other sources get one call at a time.
 	MaxConcurrentCalls map[storage.ProviderType]int
+	// RateLimiters limit the calls of the sources of a provider, beside the limiters that the source and
+	// the provider have. The worker waits for one before each call. See [NewRateLimiter].
+	RateLimiters map[storage.ProviderType]storage.RateLimiter
 	// ResyncInterval is the time between resyncs, in which the worker reads everything that it
 	// knows again, checks what is attached, and tries once more what it had given up; 0: no
 	// resyncs.
@@ -179,6 +182,11 @@ func (c Config) Validate() error {
 	for providerType, calls := range c.MaxConcurrentCalls {
 		if calls < 0 {
 			return errors.NotValidf("negative MaxConcurrentCalls %d of provider %q", calls, providerType)
+		}
+	}
+	for providerType, limiter := range c.RateLimiters {
+		if limiter == nil {
+			return errors.NotValidf("nil RateLimiters of provider %q", providerType)
 		}
 	}
 	if c.ResyncInterval < 0 {

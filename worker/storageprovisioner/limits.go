@@ -2,10 +2,14 @@ package storageprovisioner
 
 import (
 	"context"
+	"math"
 	"time"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"golang.org/x/time/rate"
 
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
@@ -106,5 +110,45 @@ func explainLimit(ctx context.Context, results []plan.Result) {
 		if err := results[i].Err; errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			results[i].Err = errors.Annotate(err, reached.Error())
 		}
+	}
+}
+
+// rateLimiter is a token bucket on a clock.
+type rateLimiter struct {
+	clock  clock.Clock
+	bucket *rate.Limiter
+}
+
+// NewRateLimiter returns a rate limiter that lets perSecond calls begin each second, and up to burst at once
+// after a pause. The error satisfies errors.IsNotValid unless perSecond is positive and finite, burst is at
+// least one, and there is a clock.
+func NewRateLimiter(clock clock.Clock, perSecond float64, burst int) (storage.RateLimiter, error) {
+	switch {
+	case clock == nil:
+		return nil, errors.NotValidf("nil clock")
+	case !(perSecond > 0) || math.IsInf(perSecond, 1):
+		return nil, errors.NotValidf("rate of %v calls per second", perSecond)
+	case burst < 1:
+		return nil, errors.NotValidf("burst of %d calls", burst)
+	}
+	return &rateLimiter{clock, rate.NewLimiter(rate.Limit(perSecond), burst)}, nil
+}
+
+// WaitToCall implements [storage.RateLimiter].
+func (l *rateLimiter) WaitToCall(ctx context.Context) error {
+	now := l.clock.Now()
+	turn := l.bucket.ReserveN(now, 1)
+	wait := turn.DelayFrom(now)
+	if wait == 0 {
+		return nil
+	}
+	timer := l.clock.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.Chan():
+		return nil
+	case <-ctx.Done():
+		turn.CancelAt(l.clock.Now())
+		return errors.Trace(ctx.Err())
 	}
 }

@@ -36,6 +36,7 @@ type ManifoldConfig struct {
 	TimeLimits         TimeLimits
 	MaxBatch           int
 	MaxConcurrentCalls map[storage.ProviderType]int
+	RateLimiters       map[storage.ProviderType]storage.RateLimiter
 	ResyncInterval     time.Duration
 	ResyncJitter       float64
 	Observer           Observer
@@ -190,6 +191,7 @@ func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 		TimeLimits:         c.TimeLimits,
 		MaxBatch:           c.MaxBatch,
 		MaxConcurrentCalls: c.MaxConcurrentCalls,
+		RateLimiters:       c.RateLimiters,
 		ResyncInterval:     c.ResyncInterval,
 		ResyncJitter:       c.ResyncJitter,
 		Observer:           c.Observer,

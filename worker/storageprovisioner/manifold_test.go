@@ -312,6 +312,7 @@ func (s *manifoldSuite) TestManifoldSetsEveryConfigField(c *gc.C) {
 	filled.TimeLimits.Create = time.Hour
 	filled.MaxBatch = 1
 	filled.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 1}
+	filled.RateLimiters = map[storage.ProviderType]storage.RateLimiter{"dynamic": struct{ storage.RateLimiter }{}}
 	filled.ResyncInterval = time.Hour
 	filled.ResyncJitter = 0.5
 	filled.Observer = struct{ storageprovisioner.Observer }{}

@@ -190,6 +190,14 @@ func newSource(ops translate.Operations, maxCalls int, of ...any) *source {
 	return s
 }
 
+// limitedBy adds a rate limiter, which may be nil.
+func (s *source) limitedBy(limiter storage.RateLimiter) *source {
+	if limiter != nil {
+		s.limiters = append(s.limiters, limiter)
+	}
+	return s
+}
+
 // distinct returns the values without duplicates, so that a provider that is its own source is
 // asked once and waits once for its rate limiter.
 func distinct(values ...any) []any {
@@ -232,20 +240,20 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 	if err != nil {
 		return nil, errors.Annotatef(err, "configuring storage provider %q", providerType)
 	}
-	maxCalls := e.config.MaxConcurrentCalls[providerType]
+	maxCalls, limiter := e.config.MaxConcurrentCalls[providerType], e.config.RateLimiters[providerType]
 	if key.Kind == plan.Volume {
 		volumes, err := p.VolumeSource(settings)
 		if err = requireValue(volumes, err); err != nil {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
 		of := distinct(volumes, p)
-		return newSource(translate.VolumeOperations(volumes, e.backing, of), maxCalls, of...), nil
+		return newSource(translate.VolumeOperations(volumes, e.backing, of), maxCalls, of...).limitedBy(limiter), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)
 	if err = requireValue(filesystems, err); err != nil {
 		return nil, errors.Annotatef(err, "opening filesystem source %q", providerType)
 	}
-	return newFilesystemSource(filesystems, maxCalls, nil, p), nil
+	return newFilesystemSource(filesystems, maxCalls, nil, p).limitedBy(limiter), nil
 }
 
 // requireValue returns err, or an error if both it and value are nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +29,10 @@ type processFlags struct {
 	providerFlags
 	logLevel string
 	retryMin time.Duration
+	resync   time.Duration
 	limits   []string
+	calls    []string
+	rates    []string
 	metrics  string
 }
 
@@ -39,6 +43,12 @@ func (f *processFlags) addTo(cmd *cobra.Command) {
 		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
 	cmd.Flags().StringArrayVar(&f.limits, "time-limit", nil,
 		"time limit of an operation, as `OPERATION=TIME`, such as create=2h; 0s: no limit; defaults: 1h for create, resize and destroy, 30m for attach and detach; may be repeated")
+	cmd.Flags().DurationVar(&f.resync, "resync", 15*time.Minute,
+		"time between two checks of everything, which notice changes without an event, such as a repaired disk; up to a fifth less, at random")
+	cmd.Flags().StringArrayVar(&f.calls, "max-calls", nil,
+		"concurrent calls of a provider that allows several, as `PROVIDER=CALLS`, such as loop=1; may be repeated")
+	cmd.Flags().StringArrayVar(&f.rates, "rate-limit", nil,
+		"calls of a provider that begin in a second, as `PROVIDER=RATE`, such as disks=0.5; may be repeated")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on `ADDRESS`, such as localhost:9163, to any client that can connect")
 }
 
@@ -51,18 +61,62 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 	if f.retryMin <= 0 {
 		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retryMin), errUsage)
 	}
+	if f.resync <= 0 {
+		return process.Config{}, errors.WithType(errors.Errorf("--resync %s is not a time to wait: write 15m or 1h", f.resync), errUsage)
+	}
 	limits, err := timeLimits(f.limits)
 	if err != nil {
 		return process.Config{}, err
 	}
 	registry, err := f.providerFlags.open(environ)
-	return process.Config{
-		Registry:       registry,
-		Clock:          clock.WallClock,
-		Retry:          storageprovisioner.RetryPolicy{Min: f.retryMin},
-		TimeLimits:     limits,
-		MetricsAddress: f.metrics,
-	}, err
+	if err != nil {
+		return process.Config{}, err
+	}
+	config := process.Config{
+		Registry:           registry,
+		Clock:              clock.WallClock,
+		Retry:              storageprovisioner.RetryPolicy{Min: f.retryMin},
+		TimeLimits:         limits,
+		MaxConcurrentCalls: map[storage.ProviderType]int{},
+		RateLimiters:       map[storage.ProviderType]storage.RateLimiter{},
+		Resync:             f.resync,
+		MetricsAddress:     f.metrics,
+	}
+	err = eachOfProvider(f.calls, "--max-calls", registry, func(p storage.ProviderType, text string) error {
+		calls, err := strconv.Atoi(text)
+		if err != nil || calls < 1 {
+			return errors.New("write a provider and a number of calls, as in loop=1")
+		}
+		config.MaxConcurrentCalls[p] = calls
+		return nil
+	})
+	if err != nil {
+		return process.Config{}, err
+	}
+	return config, eachOfProvider(f.rates, "--rate-limit", registry, func(p storage.ProviderType, text string) error {
+		rate, _ := strconv.ParseFloat(text, 64)
+		limiter, err := storageprovisioner.NewRateLimiter(clock.WallClock, rate, int(max(1, rate)))
+		if err != nil {
+			return errors.New("write a provider and a number of calls per second, as in disks=0.5")
+		}
+		config.RateLimiters[p] = limiter
+		return nil
+	})
+}
+
+// eachOfProvider calls set for each value of a flag, PROVIDER=TEXT.
+func eachOfProvider(values []string, flag string, registry storage.ProviderRegistry, set func(storage.ProviderType, string) error) error {
+	for _, value := range values {
+		name, text, _ := strings.Cut(value, "=")
+		err := set(storage.ProviderType(name), text)
+		if err == nil {
+			_, err = registry.StorageProvider(storage.ProviderType(name))
+		}
+		if err != nil {
+			return errors.WithType(errors.Errorf("%s %q: %s", flag, value, err), errUsage)
+		}
+	}
+	return nil
 }
 
 // startLogging makes all messages of the process go to the standard error, and returns the logger

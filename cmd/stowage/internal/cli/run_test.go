@@ -36,6 +36,12 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--time-limit", "make=1h"}, `--time-limit "make=1h": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--time-limit", "create"}, `--time-limit "create": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--time-limit", "create=-1s"}, `--time-limit "create=-1s": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
+		{[]string{"--resync", "0s"}, "--resync 0s is not a time to wait: write 15m or 1h"},
+		{[]string{"--max-calls", "loop=0"}, `--max-calls "loop=0": write a provider and a number of calls, as in loop=1`},
+		{[]string{"--max-calls", "disks=2"}, `--max-calls "disks=2": storage provider "disks" not found`},
+		{[]string{"--rate-limit", "loop=fast"}, `--rate-limit "loop=fast": write a provider and a number of calls per second, as in disks=0.5`},
+		{[]string{"--rate-limit", "loop=-1"}, `--rate-limit "loop=-1": write a provider and a number of calls per second, as in disks=0.5`},
+		{[]string{"--rate-limit", "loop"}, `--rate-limit "loop": write a provider and a number of calls per second, as in disks=0.5`},
 		{[]string{"--retry-min", "-1s"}, "--retry-min -1s is not a time to wait: write 30s or 5m"},
 	} {
 		r := m.run(t.Context(), append([]string{"run"}, test.args...)...)

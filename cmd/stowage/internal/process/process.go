@@ -41,6 +41,12 @@ type Config struct {
 	Retry storageprovisioner.RetryPolicy
 	// TimeLimits bounds the duration of provider calls. Zero: no limit.
 	TimeLimits storageprovisioner.TimeLimits
+	// MaxConcurrentCalls and RateLimiters limit the calls of providers; a provider that is missing has
+	// only its own limits.
+	MaxConcurrentCalls map[storage.ProviderType]int
+	RateLimiters       map[storage.ProviderType]storage.RateLimiter
+	// Resync is the time between two resyncs. Zero: there are none.
+	Resync time.Duration
 	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
 	// Prometheus. Any client that can connect can read them.
 	MetricsAddress string
@@ -163,10 +169,8 @@ func Start(f func() (worker.Worker, error)) dependency.Manifold {
 	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
 }
 
-const (
-	resyncInterval = 15 * time.Minute
-	resyncJitter   = 0.2
-)
+// resyncJitter is the random part of the time between resyncs.
+const resyncJitter = 0.2
 
 // Provisioner returns the configuration of a storage provisioner. scope is the label of its
 // metrics.
@@ -178,9 +182,10 @@ func (p *Process) Provisioner(accessorsName, scope string) storageprovisioner.Ma
 		Retry:         p.Config.Retry,
 		TimeLimits:    p.Config.TimeLimits,
 		Observer:      p.observe(scope),
-		// A change without an event, such as a repaired disk, is noticed within a quarter of
-		// an hour.
-		ResyncInterval: resyncInterval,
-		ResyncJitter:   resyncJitter,
+
+		MaxConcurrentCalls: p.Config.MaxConcurrentCalls,
+		RateLimiters:       p.Config.RateLimiters,
+		ResyncInterval:     p.Config.Resync,
+		ResyncJitter:       resyncJitter,
 	}
 }

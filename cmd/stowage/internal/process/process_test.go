@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Workers resync every 15 minutes, for changes that no event announces. The jitter keeps
-// agents from doing so at the same moment.
+// Workers resync, for changes that no event announces. The jitter keeps agents from doing so at the same
+// moment.
 // Behaviour 31.
 func TestProvisionersResync(t *testing.T) {
-	p := New(Config{})
+	p := New(Config{Resync: 15 * time.Minute})
 	for _, scope := range []string{"machine-0", "environment"} {
 		config := p.Provisioner("accessors", scope)
 		if config.ResyncInterval != 15*time.Minute || config.ResyncJitter <= 0 {

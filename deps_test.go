@@ -225,8 +225,8 @@ var rules = []rule{{
 	reason:   "only tests make system calls fail",
 }, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
-	but:      []string{"./worker/storageprovisioner/metrics"},
-	never:    append([]string{"./worker/storageprovisioner/metrics", "./api", "./apiserver/agentapi", "github.com/prometheus/..."}, agentOnly...),
+	but:      []string{"./worker/storageprovisioner/metrics", "./worker/metricsserver"},
+	never:    append([]string{"./worker/storageprovisioner/metrics", "./worker/metricsserver", "./api", "./apiserver/agentapi", "github.com/prometheus/..."}, agentOnly...),
 	// names imports yaml.v2 itself, and the library's interfaces use its tags.
 	notThrough: []string{"github.com/juju/names/v5"},
 	reason:     "a program that embeds the library must not link a command line, a store or a server",

@@ -12,6 +12,7 @@ import (
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/loggo"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/stowage-io/stowage/api/user"
@@ -21,6 +22,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/metricsserver"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
@@ -34,6 +36,7 @@ type processFlags struct {
 	calls    []string
 	rates    []string
 	metrics  string
+	path     string
 }
 
 func (f *processFlags) addTo(cmd *cobra.Command) {
@@ -50,6 +53,7 @@ func (f *processFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.rates, "rate-limit", nil,
 		"calls of a provider that begin in a second, as `PROVIDER=RATE`, such as disks=0.5; may be repeated")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on `ADDRESS`, such as localhost:9163, to any client that can connect")
+	cmd.Flags().StringVar(&f.path, "metrics-path", metricsserver.DefaultPath, "`PATH` of the metrics")
 }
 
 // check returns an error if a flag is not valid. Otherwise it returns the configuration without
@@ -60,6 +64,12 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 	}
 	if f.retryMin <= 0 {
 		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retryMin), errUsage)
+	}
+	if f.metrics != "" {
+		of := metricsserver.Config{Address: f.metrics, Path: f.path, Gatherer: prometheus.NewRegistry()}
+		if err := of.Validate(); err != nil {
+			return process.Config{}, errors.WithType(errors.Errorf("--metrics %q --metrics-path %q: %s", f.metrics, f.path, err), errUsage)
+		}
 	}
 	if f.resync <= 0 {
 		return process.Config{}, errors.WithType(errors.Errorf("--resync %s is not a time to wait: write 15m or 1h", f.resync), errUsage)
@@ -81,6 +91,7 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 		RateLimiters:       map[storage.ProviderType]storage.RateLimiter{},
 		Resync:             f.resync,
 		MetricsAddress:     f.metrics,
+		MetricsPath:        f.path,
 	}
 	err = eachOfProvider(f.calls, "--max-calls", registry, func(p storage.ProviderType, text string) error {
 		calls, err := strconv.Atoi(text)

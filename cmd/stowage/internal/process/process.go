@@ -50,6 +50,8 @@ type Config struct {
 	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
 	// Prometheus. Any client that can connect can read them.
 	MetricsAddress string
+	// MetricsPath is the path of the metrics. Empty: /metrics.
+	MetricsPath string
 }
 
 // Validate returns an error that names the field that is not valid.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/core/role"
+	"github.com/stowage-io/stowage/internal/leaktest"
 )
 
 // tlsWorld is a server and its clients, on connections in memory.
@@ -137,3 +138,5 @@ func TestSilentClientsHaveNoSlot(t *testing.T) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }

@@ -5,15 +5,14 @@ import (
 	"os"
 	"time"
 
-	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
-	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/takeover"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/worker/leased"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
@@ -23,10 +22,6 @@ const environLease = "environment"
 // stuckMessage is the last message of a server that cannot stop to provision the environment's storage.
 const stuckMessage = "a call of a storage provider has not returned, and the lease for the environment's storage has ended: " +
 	"another server may make the same calls, so this one exits; start it again"
-
-// releaseTimeout bounds the wait for etcd when a lease is released. If that fails, the lease ends by
-// itself.
-const releaseTimeout = 5 * time.Second
 
 // changeLease returns the function that excludes changes by users of other servers, if there can be
 // any.
@@ -40,7 +35,7 @@ func (s *Server) changeLease() func(context.Context) (kv.Lease, func(), error) {
 		if err != nil {
 			return nil, nil, errors.Trace(err)
 		}
-		return lease, func() { release(lease) }, nil
+		return lease, func() { leased.Release(lease) }, nil
 	}
 }
 
@@ -60,19 +55,19 @@ func (s *Server) environManifold() (dependency.Manifold, error) {
 			return nil, errors.Trace(err)
 		}
 		s.config.Logger.Infof("provisioning the environment's storage")
-		life := leasedConfig{
-			clock: s.config.Clock,
-			ended: func() { s.leads.Store(false) },
-			lost: func() {
+		life := leased.Config{
+			Clock: s.config.Clock,
+			Ended: func() { s.leads.Store(false) },
+			Lost: func() {
 				s.config.Logger.Warningf("the lease for the environment's storage was not renewed in time: another server may provision it now")
 			},
-			stuck: func() {
+			Stuck: func() {
 				s.config.Logger.Errorf("%s", stuckMessage)
 				os.Exit(1)
 			},
 		}
 		s.leads.Store(true)
-		return whileLeased(lease, life, func() (worker.Worker, error) {
+		return leased.Start(lease, life, func() (worker.Worker, error) {
 			if err := s.recheckEnviron("another server has begun to provision it"); err != nil {
 				return nil, errors.Trace(err)
 			}
@@ -112,7 +107,7 @@ func (s *Server) acquireEnviron(ctx context.Context, leaser kv.Leaser) (kv.Lease
 		if err == nil && accepted {
 			return lease, nil
 		}
-		release(lease)
+		leased.Release(lease)
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
@@ -156,102 +151,5 @@ type fixedAccessors struct{ storageprovisioner.Accessors }
 // Get implements dependency.Getter.
 func (f fixedAccessors) Get(_ string, out any) error {
 	*out.(*storageprovisioner.Accessors) = f.Accessors
-	return nil
-}
-
-// leased runs a worker as long as a lease lasts, and then releases the lease.
-type leased struct {
-	tomb   tomb.Tomb
-	worker worker.Worker
-	lease  kv.Lease
-	config leasedConfig
-}
-
-type leasedConfig struct {
-	clock clock.Clock
-	// ended, if set, is called when the worker has ended.
-	ended func()
-	// lost is called when the worker has to end because the lease does.
-	lost func()
-	// stuck is called when the lease has ended and the worker has not. It ends the process.
-	stuck func()
-}
-
-// whileLeased starts a worker that ends with the lease, at the latest. It owns the lease, even if it
-// returns an error.
-func whileLeased(lease kv.Lease, config leasedConfig, start func() (worker.Worker, error)) (worker.Worker, error) {
-	w, err := start()
-	if err != nil {
-		if config.ended != nil {
-			config.ended()
-		}
-		release(lease)
-		return nil, errors.Trace(err)
-	}
-	l := &leased{worker: w, lease: lease, config: config}
-	l.tomb.Go(l.run)
-	return l, nil
-}
-
-func (l *leased) run() error {
-	// The worker has ended before another server can get the lease: its calls are cancelled, and
-	// the programs that it runs are killed.
-	defer release(l.lease)
-	if l.config.ended != nil {
-		defer l.config.ended()
-	}
-	ended := make(chan error, 1)
-	l.tomb.Go(func() error {
-		ended <- l.worker.Wait()
-		return nil
-	})
-	dying, done := l.tomb.Dying(), l.lease.Done()
-	var expired <-chan time.Time
-	var lost error
-	for {
-		select {
-		case <-dying:
-			dying = nil
-			l.worker.Kill()
-		case <-done:
-			done = nil
-			if dying != nil {
-				l.config.lost()
-				lost = errors.Trace(kv.ErrLeaseLost)
-			}
-			l.worker.Kill()
-			timer := l.config.clock.NewTimer(l.lease.Grace())
-			defer timer.Stop()
-			expired = timer.Chan()
-		case <-expired:
-			expired = nil
-			l.config.stuck()
-		case err := <-ended:
-			if lost == nil {
-				lost = err
-			}
-			return errors.Trace(lost)
-		}
-	}
-}
-
-// release lets another server acquire the lease at once.
-func release(lease kv.Lease) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-	defer cancel()
-	_ = lease.Release(ctx) // it ends by itself
-}
-
-// Kill implements worker.Worker.
-func (l *leased) Kill() { l.tomb.Kill(nil) }
-
-// Wait implements worker.Worker.
-func (l *leased) Wait() error { return l.tomb.Wait() }
-
-// Report is that of the worker.
-func (l *leased) Report() map[string]any {
-	if reporter, ok := l.worker.(worker.Reporter); ok {
-		return reporter.Report()
-	}
 	return nil
 }

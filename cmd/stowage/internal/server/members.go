@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/internal/agentwire"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/leased"
 )
 
 // Each of several servers with one state has a lease as long as it runs, by its name. When another
@@ -124,7 +125,7 @@ func (p *peers) await(server string) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	defer release(lease)
+	defer leased.Release(lease)
 	p.mu.Lock()
 	delete(p.followed, server)
 	p.mu.Unlock()

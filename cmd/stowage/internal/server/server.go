@@ -36,6 +36,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/worker/leased"
 )
 
 // Config is the configuration of a server.
@@ -254,7 +255,7 @@ func (s *Server) close() error {
 		errs = append(errs, s.handler.Wait())
 	}
 	if s.member != nil {
-		release(s.member)
+		leased.Release(s.member)
 	}
 	if s.backend != nil {
 		s.backend.Close()

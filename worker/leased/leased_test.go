@@ -1,4 +1,4 @@
-package server
+package leased_test
 
 import (
 	"context"
@@ -7,10 +7,11 @@ import (
 
 	"github.com/juju/clock/testclock"
 	"github.com/juju/errors"
-	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/leased"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -60,10 +61,10 @@ func newBench(t *testing.T) *bench {
 		clock: testclock.NewClock(time.Unix(0, 0)), lost: make(chan struct{}, 1), stuck: make(chan struct{}, 1),
 	}
 	var err error
-	b.leased, err = whileLeased(b.lease, leasedConfig{
-		clock: b.clock,
-		lost:  func() { b.lost <- struct{}{} },
-		stuck: func() { b.stuck <- struct{}{} },
+	b.leased, err = leased.Start(b.lease, leased.Config{
+		Clock: b.clock,
+		Lost:  func() { b.lost <- struct{}{} },
+		Stuck: func() { b.stuck <- struct{}{} },
 	}, func() (worker.Worker, error) { return b.worker, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -146,8 +147,15 @@ func TestLeaseIsReleasedAfterWorker(t *testing.T) {
 	b.await("the lease is released", b.lease.released)
 
 	lease := newLease()
-	if _, err := whileLeased(lease, leasedConfig{}, func() (worker.Worker, error) { return nil, failure }); !errors.Is(err, failure) {
+	valid := leased.Config{Clock: b.clock, Stuck: func() {}}
+	if _, err := leased.Start(lease, valid, func() (worker.Worker, error) { return nil, failure }); !errors.Is(err, failure) {
 		t.Errorf("a worker that does not start: %v", err)
+	}
+	b.await("the lease is released", lease.released)
+
+	lease = newLease()
+	if _, err := leased.Start(lease, leased.Config{}, nil); !errors.Is(err, errors.NotValid) {
+		t.Errorf("a configuration without a clock: %v", err)
 	}
 	b.await("the lease is released", lease.released)
 }

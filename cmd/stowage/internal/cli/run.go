@@ -30,7 +30,7 @@ import (
 type processFlags struct {
 	providerFlags
 	logLevel string
-	retryMin time.Duration
+	retry    storageprovisioner.RetryPolicy
 	resync   time.Duration
 	limits   []string
 	calls    []string
@@ -42,8 +42,13 @@ type processFlags struct {
 func (f *processFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
 	f.providerFlags.addTo(cmd)
-	cmd.Flags().DurationVar(&f.retryMin, "retry-min", 30*time.Second,
-		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
+	cmd.Flags().DurationVar(&f.retry.Min, "retry-min", 30*time.Second,
+		"delay before the first retry of a failed operation; doubles with each further failure, up to --retry-max")
+	cmd.Flags().DurationVar(&f.retry.Max, "retry-max", 30*time.Minute, "longest delay before a retry")
+	cmd.Flags().IntVar(&f.retry.CreateThreshold, "create-threshold", 0,
+		"failures in a row after which creating, attaching or growing is given up until something changes; 0: never")
+	cmd.Flags().IntVar(&f.retry.RemoveThreshold, "remove-threshold", 0,
+		"the same for detaching and destroying")
 	cmd.Flags().StringArrayVar(&f.limits, "time-limit", nil,
 		"time limit of an operation, as `OPERATION=TIME`, such as create=2h; 0s: no limit; defaults: 1h for create, resize and destroy, 30m for attach and detach; may be repeated")
 	cmd.Flags().DurationVar(&f.resync, "resync", 15*time.Minute,
@@ -62,8 +67,14 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 	if _, ok := loggo.ParseLevel(f.logLevel); !ok {
 		return process.Config{}, errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", f.logLevel), errUsage)
 	}
-	if f.retryMin <= 0 {
-		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retryMin), errUsage)
+	if f.retry.Min <= 0 {
+		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retry.Min), errUsage)
+	}
+	if f.retry.Max < f.retry.Min {
+		return process.Config{}, errors.WithType(errors.Errorf("--retry-max %s is less than --retry-min %s", f.retry.Max, f.retry.Min), errUsage)
+	}
+	if f.retry.CreateThreshold < 0 || f.retry.RemoveThreshold < 0 {
+		return process.Config{}, errors.WithType(errors.New("--create-threshold and --remove-threshold are numbers of failures, or 0"), errUsage)
 	}
 	if f.metrics != "" {
 		of := metricsserver.Config{Address: f.metrics, Path: f.path, Gatherer: prometheus.NewRegistry()}
@@ -85,7 +96,7 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 	config := process.Config{
 		Registry:           registry,
 		Clock:              clock.WallClock,
-		Retry:              storageprovisioner.RetryPolicy{Min: f.retryMin},
+		Retry:              f.retry,
 		TimeLimits:         limits,
 		MaxConcurrentCalls: map[storage.ProviderType]int{},
 		RateLimiters:       map[storage.ProviderType]storage.RateLimiter{},

@@ -38,6 +38,8 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--time-limit", "create=-1s"}, `--time-limit "create=-1s": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--metrics", "localhost"}, `--metrics "localhost" --metrics-path "/metrics": Address: address localhost: missing port in address`},
 		{[]string{"--metrics", "localhost:9163", "--metrics-path", "m"}, `--metrics "localhost:9163" --metrics-path "m": Path "m" not valid`},
+		{[]string{"--retry-max", "5s"}, "--retry-max 5s is less than --retry-min 30s"},
+		{[]string{"--create-threshold", "-1"}, "--create-threshold and --remove-threshold are numbers of failures, or 0"},
 		{[]string{"--resync", "0s"}, "--resync 0s is not a time to wait: write 15m or 1h"},
 		{[]string{"--max-calls", "loop=0"}, `--max-calls "loop=0": write a provider and a number of calls, as in loop=1`},
 		{[]string{"--max-calls", "disks=2"}, `--max-calls "disks=2": storage provider "disks" not found`},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	coreinstance "github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/state/kv"
@@ -594,8 +595,8 @@ func (st *State) LabelMachine(machine names.MachineTag, set map[string]string, r
 			delete(labels, name)
 		}
 		maps.Copy(labels, set)
-		if len(labels) > coremachine.MaxLabels {
-			return errors.NewNotValid(nil, fmt.Sprintf("a machine has at most %d labels", coremachine.MaxLabels))
+		if err := label.Check(labels); err != nil {
+			return err
 		}
 		if record.Labels = labels; len(labels) == 0 {
 			record.Labels = nil

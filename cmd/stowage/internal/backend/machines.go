@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -16,6 +15,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/role"
@@ -175,11 +175,7 @@ func (b *Backend) Move(ctx context.Context, args user.MoveArgs) (user.MoveResult
 // targets returns the machines that storage is to move to.
 func (b *Backend) targets(found []state.Storage, args user.MoveArgs) ([]state.Attach, error) {
 	if args.Machine == coremachine.Any {
-		var texts []string
-		if args.MachineLabels != "" {
-			texts = strings.Split(args.MachineLabels, ",")
-		}
-		labels, err := coremachine.ParseLabels(texts)
+		labels, err := label.ParseSelector(args.MachineLabels)
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
@@ -367,7 +363,7 @@ func (b *Backend) LabelMachine(_ context.Context, args user.LabelMachineArgs) er
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if _, err := coremachine.ParseLabels(coremachine.FormatLabels(args.Set)); err != nil {
+	if err := label.Check(args.Set); err != nil {
 		return errors.Trace(err)
 	}
 	return errors.Trace(b.state.LabelMachine(machine, args.Set, args.Remove))

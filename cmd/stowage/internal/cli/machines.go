@@ -15,7 +15,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
-	"github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/role"
 	"github.com/stowage-io/stowage/storage/provider"
 )
@@ -77,7 +77,7 @@ func writeMachines(out io.Writer, machines []user.Machine) error {
 			status += ", drained"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", table.Escape(m.Name), table.Escape(m.Number), table.Escape(status), seen, free,
-			labels(table.Escape(strings.Join(machine.FormatLabels(m.Labels), ","))), message)
+			labels(table.Escape(strings.Join(label.Format(m.Labels), ","))), message)
 	}
 	return w.Flush()
 }
@@ -120,7 +120,7 @@ to a machine with that label. Storage that a machine has already stays there.
 				}
 			}
 			var err error
-			if args.Set, err = machine.ParseLabels(set); err != nil {
+			if args.Set, err = label.Parse(set); err != nil {
 				return errors.WithType(err, errUsage)
 			}
 			return client.LabelMachine(ctx, args)

@@ -1,14 +1,12 @@
 package converge
 
 import (
-	"strings"
-
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
-	coremachine "github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/state"
 )
 
@@ -49,7 +47,7 @@ func (c *Chooser) Choose(may func(*state.Machine) bool) (names.MachineTag, bool)
 
 // IsOpen reports whether a machine can be chosen for storage with labels.
 func IsOpen(m *state.Machine, labels map[string]string) bool {
-	return m.Presence.Connected && m.Fenced.IsZero() && !m.Drained && hasLabels(m, labels)
+	return m.Presence.Connected && m.Fenced.IsZero() && !m.Drained && label.Selects(labels, m.Labels)
 }
 
 // choose returns the machine for an instance that any machine with the labels of its entry may have.
@@ -66,9 +64,9 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 	taken, full := false, false // where the machine could be chosen otherwise
 	chosen, ok := p.chooser.Choose(func(m *state.Machine) bool {
 		if p.situation.Machine != (names.MachineTag{}) {
-			return m.Tag == p.situation.Machine && hasLabels(m, declared.Labels)
+			return m.Tag == p.situation.Machine && label.Selects(declared.MachineLabels, m.Labels)
 		}
-		if !IsOpen(m, declared.Labels) {
+		if !IsOpen(m, declared.MachineLabels) {
 			return false
 		}
 		free, err := p.isFree(m.Tag, instance)
@@ -90,9 +88,9 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 			table.Size(declared.Directive.Size), instance.Name)
 	case taken:
 		return names.MachineTag{}, declared.Errorf("mount", "%q is taken on each machine that can be chosen", instance.Mount)
-	case len(declared.Labels) > 0:
+	case len(declared.MachineLabels) > 0:
 		return names.MachineTag{}, declared.Errorf("machine-labels", "no machine that can be chosen has the labels %s: `stowage machines -o yaml` shows those that there are",
-			strings.Join(coremachine.FormatLabels(declared.Labels), ","))
+			label.FormatSelector(declared.MachineLabels))
 	}
 	return names.MachineTag{}, declared.Errorf("machine", "no machine can be chosen, since none is connected and not drained: %s", p.machineNames())
 }
@@ -107,13 +105,4 @@ func (p *planner) isFree(machine names.MachineTag, instance spec.Instance) (bool
 	}
 	taken, err := p.situation.TakenMountPoints([]state.MountPoint{{Path: instance.Mount, Machine: machine, Name: instance.Name}})
 	return err == nil && taken[0] == nil, err
-}
-
-func hasLabels(m *state.Machine, wanted map[string]string) bool {
-	for key, value := range wanted {
-		if m.Labels[key] != value {
-			return false
-		}
-	}
-	return true
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -367,11 +368,11 @@ func (s *Storage) parseMachine(fields map[string]*yaml.Node) error {
 		return s.Errorf("machine", "%s is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends", quote(text))
 	}
 	s.Machine = text
-	return s.parseLabels(fields)
+	return s.parseMachineLabels(fields)
 }
 
-// parseLabels reads the labels by which a machine is chosen.
-func (s *Storage) parseLabels(fields map[string]*yaml.Node) error {
+// parseMachineLabels reads the labels by which a machine is chosen.
+func (s *Storage) parseMachineLabels(fields map[string]*yaml.Node) error {
 	text, err := s.text(fields, "machine-labels")
 	if err != nil || text == "" {
 		return err
@@ -379,7 +380,7 @@ func (s *Storage) parseLabels(fields map[string]*yaml.Node) error {
 	if s.Machine != machine.Any {
 		return s.Errorf("machine-labels", "they choose a machine: write machine: %s, or leave them out", machine.Any)
 	}
-	if s.Labels, err = machine.ParseLabels(strings.Split(text, ",")); err != nil {
+	if s.MachineLabels, err = label.ParseSelector(text); err != nil {
 		return s.Errorf("machine-labels", "%s", err)
 	}
 	return nil

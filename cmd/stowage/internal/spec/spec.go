@@ -39,8 +39,8 @@ type Storage struct {
 	// Machine is the name or the number of the machine that is to have the storage, or
 	// [machine.Any]; empty if the file does not say.
 	Machine string
-	// Labels are those that a machine must have to be chosen for [machine.Any].
-	Labels map[string]string
+	// MachineLabels are those that a machine must have to be chosen for [machine.Any].
+	MachineLabels map[string]string
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
 	// Filesystem, MkfsOptions and MountOptions choose the filesystem that is made on a volume;

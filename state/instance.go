@@ -50,6 +50,9 @@ type instance struct {
 	// Moved is set once the instance has left the machine that its filesystem on a volume
 	// belonged to.
 	Moved *movedFilesystem `cbor:"14,keyasint,omitempty"`
+
+	// Labels are what users have said about the instance.
+	Labels map[string]string `cbor:"15,keyasint,omitempty"`
 }
 
 // movedFilesystem is the filesystem of an instance on its former machine.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 )
 
@@ -33,6 +34,9 @@ func (i *instance) revision() string {
 	text = append(strconv.AppendBool(text, i.Life == life.Alive), ' ')
 	text = append(strconv.AppendBool(text, i.Release), ' ')
 	text = append(text, i.wantedMachine()...)
+	if len(i.Labels) > 0 { // without, it is as in versions that have no labels
+		text = append(append(text, ' '), label.FormatSelector(i.Labels)...)
+	}
 	hash := fnv.New64a()
 	_, _ = hash.Write(text) // it never fails
 	return strconv.FormatUint(hash.Sum64(), 36)

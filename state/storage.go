@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
@@ -42,6 +43,9 @@ type StorageParams struct {
 
 	ReadOnly bool
 
+	// Labels are what users say about the instance, such as tier: fast; see [label.Check].
+	Labels map[string]string
+
 	// Machine is the machine to attach the instance to. The zero tag leaves it detached, which
 	// is possible only for storage that does not need a machine.
 	Machine names.MachineTag
@@ -72,10 +76,13 @@ type Storage struct {
 	Attributes map[string]any
 	ReadOnly   bool
 
+	// Labels are what users have said about the instance.
+	Labels map[string]string
+
 	Life life.Value
 
-	// Revision identifies what users want of the instance: it changes with its size, with the
-	// machine that it is to be attached to, and when it is to be removed or released, but not with
+	// Revision identifies what users want of the instance: it changes with its size, its labels and
+	// the machine that it is to be attached to, and when it is to be removed or released, but not with
 	// its status. No two instances have the same one, even if one gets the name of the other.
 	Revision string
 
@@ -139,6 +146,9 @@ type Changes struct {
 	// Attach are instances to attach, as by [State.AttachStorage].
 	Attach []Attach
 
+	// Label are instances whose labels are to be others.
+	Label []Label
+
 	// Resize are instances to grow, as by [State.ResizeStorage].
 	Resize []Resize
 
@@ -176,13 +186,19 @@ type Changes struct {
 // needsSpace reports whether the changes add or grow something. Existing storage can always be
 // attached.
 func (c Changes) needsSpace() bool {
-	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Resize) > 0
+	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Label) > 0 || len(c.Resize) > 0
 }
 
 // Attach is a request to attach an instance to a machine.
 type Attach struct {
 	Name    string
 	Machine names.MachineTag
+}
+
+// Label is a request to replace the labels of an instance.
+type Label struct {
+	Name   string
+	Labels map[string]string
 }
 
 // Resize is a request to change the wanted size of an instance.
@@ -228,6 +244,12 @@ func (st *State) Apply(changes Changes) error {
 		for _, p := range changes.Add {
 			if err := st.addStorage(tx, rules, p, nil); err != nil {
 				return errors.Annotatef(err, "adding storage %q", p.Name)
+			}
+		}
+		for _, l := range changes.Label {
+			err := changeEach(tx, []string{l.Name}, "labelling", func(i *instance) error { return i.setLabels(l.Labels) })
+			if err != nil {
+				return errors.Trace(err)
 			}
 		}
 		for _, r := range changes.Resize {
@@ -629,7 +651,16 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		ReadOnly:   p.ReadOnly,
 		Life:       life.Alive,
 	}
-	return d, nil
+	return d, d.setLabels(p.Labels)
+}
+
+// setLabels replaces the labels. The error satisfies errors.IsNotValid.
+func (i *instance) setLabels(labels map[string]string) error {
+	if err := label.Check(labels); err != nil {
+		return errors.Trace(err)
+	}
+	i.Labels = labels
+	return nil
 }
 
 // addStorage adds an instance. If imported is not nil, it describes the part that exists
@@ -747,6 +778,7 @@ func (i *instance) view(r *reader, name string) Storage {
 		MountPoint:   i.MountPoint,
 		Attributes:   i.Attributes,
 		ReadOnly:     i.ReadOnly,
+		Labels:       i.Labels,
 		Life:         i.Life,
 		Revision:     i.revision(),
 		Volume:       i.Volume.view(),

@@ -25,9 +25,11 @@ type Storage struct {
 	// CannotGrowToMiB is the size to which the storage could not grow; Message gives the
 	// reason. The field is omitted if there is no such size.
 	CannotGrowToMiB uint64 `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
+	// Labels are what users have said about the storage, such as tier: fast.
+	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
 	Life life.Value `json:"life" yaml:"life"`
-	// Revision changes with what is wanted of the storage: its size, the machine that it is to be
+	// Revision changes with what is wanted of the storage: its size, its labels, the machine that it is to be
 	// attached to, and whether it is to be removed. It does not change with Status.
 	Revision string `json:"revision" yaml:"revision"`
 	// Status is "pending", "attaching", "attached", "detaching", "detached", "destroying" or
@@ -416,6 +418,8 @@ const (
 	ActionAdd    Action = "add"
 	ActionAttach Action = "attach"
 	ActionGrow   Action = "grow"
+	// ActionLabel is for storage that gets other labels.
+	ActionLabel Action = "label"
 	// ActionKeep is for storage that is larger than a file says.
 	ActionKeep Action = "keep"
 	// ActionImport is for an object that existed before and was not stowage's.
@@ -428,7 +432,7 @@ const (
 
 // Change is the action on one storage or pool.
 type Change struct {
-	// Action is "add", "attach", "grow", "keep", "import", "adopt" or "leave".
+	// Action is "add", "attach", "grow", "label", "keep", "import", "adopt" or "leave".
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".
 	Item string `json:"item"`
@@ -594,6 +598,9 @@ type Declaration struct {
 	Directive string `json:"directive"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind"`
+	// Labels are what users say about the storage, such as tier: fast. None in an empty object removes
+	// those that there are; without the field, they stay.
+	Labels map[string]string `json:"labels,omitzero"`
 	// Machine is the name or the number of the machine, or "any"; empty: the agent's own.
 	Machine string `json:"machine,omitempty"`
 	// MachineLabels are those that a machine must have for "any", such as zone=a,disk=ssd.

@@ -13,6 +13,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 )
@@ -25,12 +26,21 @@ type filter struct {
 	Machine string `query:"machine" doc:"Only storage that is attached to the machine with this name"`
 	Pool    string `query:"pool" doc:"Only storage of this pool"`
 	Status  string `query:"status" doc:"Only storage with this status, such as attached or error"`
+	Labels  string `query:"labels" doc:"Only storage with all of these labels, such as tier=fast,zone=a"`
+
+	selector map[string]string // as Labels says
+}
+
+// parse reads the labels of the filter.
+func (f *filter) parse() (err error) {
+	f.selector, err = label.ParseSelector(f.Labels)
+	return errors.Trace(err)
 }
 
 func (f *filter) has(s user.Storage) bool {
 	attachedTo := func(a user.Attachment) bool { return a.Machine == f.Machine }
 	return (f.Machine == "" || slices.ContainsFunc(s.Attachments, attachedTo)) &&
-		(f.Pool == "" || s.Pool == f.Pool) && (f.Status == "" || string(s.Status) == f.Status)
+		(f.Pool == "" || s.Pool == f.Pool) && label.Selects(f.selector, s.Labels) && (f.Status == "" || string(s.Status) == f.Status)
 }
 
 // Named is a request about the storage with a name. It is exported because huma fills in only the
@@ -119,6 +129,9 @@ func (d *declaration) condition() (user.Condition, error) {
 func (h *Handler) registerStorage() {
 	b := h.config.Backend
 	huma.Register(h.api, h.operation(http.MethodGet, "storage", toRead, "List storage"), func(ctx context.Context, args *filter) (*body[user.StorageList], error) {
+		if err := args.parse(); err != nil {
+			return nil, problemOf(err)
+		}
 		all, err := b.Storage(ctx, nil)
 		return &body[user.StorageList]{user.StorageList{Storage: slices.DeleteFunc(all, func(s user.Storage) bool { return !args.has(s) })}}, problemOf(err)
 	})

@@ -46,14 +46,19 @@ func names(t *testing.T, status int, answer string) string {
 func TestStorageIsFiltered(t *testing.T) {
 	all := []user.Storage{storageRow("a", status.Attached, "web"), storageRow("b", status.Error, "db"), storageRow("c", status.Detached, "")}
 	all[2].Pool = "fast"
+	all[0].Labels, all[1].Labels = map[string]string{"tier": "fast", "zone": "a"}, map[string]string{"tier": "fast"}
 	for query, want := range map[string]string{
 		"": "a b c", "?machine=web": "a", "?pool=loop": "a b", "?status=error": "b", "?machine=web&status=error": "", "?pool=fast": "c",
+		"?labels=tier=fast": "a b", "?labels=tier=fast,zone=a": "a", "?labels=tier%3Dfast&status=error": "b", "?labels=tier=slow": "",
 	} {
 		b := &userapitest.Backend{Storages: slices.Clone(all)}
 		status, answer := request(handler(t, b, userapi.Caller{Role: role.Viewer}), "GET", "/v1/storage"+query, "")
 		if got := names(t, status, answer); got != want {
 			t.Errorf("%q: %s, want %s", query, got, want)
 		}
+	}
+	if status, answer := request(handler(t, &userapitest.Backend{}, userapi.Caller{Role: role.Viewer}), "GET", "/v1/storage?labels=tier", ""); status != http.StatusBadRequest || !strings.Contains(answer, "write KEY=VALUE") {
+		t.Errorf("a label without a value is answered with %d %s", status, answer)
 	}
 	if status, answer := request(handler(t, &userapitest.Backend{}, userapi.Caller{Role: role.Viewer}), "GET", "/v1/storage?machin=web", ""); status != http.StatusUnprocessableEntity {
 		t.Errorf("an unknown filter is answered with %d %s", status, answer)
@@ -78,7 +83,7 @@ func TestStorageResource(t *testing.T) {
 	}
 	want := []string{
 		`storage ["data/0"]`,
-		`declare {Name:data Revisions:[] Exists:false Absent:false} {Directive:loop,2G Kind:filesystem Machine:web MachineLabels: Mount:/srv/"data Filesystem: MkfsOptions: MountOptions:}`, `storage ["data"]`,
+		`declare {Name:data Revisions:[] Exists:false Absent:false} {Directive:loop,2G Kind:filesystem Labels:map[] Machine:web MachineLabels: Mount:/srv/"data Filesystem: MkfsOptions: MountOptions:}`, `storage ["data"]`,
 		`remove if {Name:data Revisions:[] Exists:false Absent:false}`, `storage ["data"]`,
 	}
 	if !slices.Equal(b.Calls(), want) {

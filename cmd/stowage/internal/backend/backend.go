@@ -496,6 +496,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		SizeMiB:         s.SizeMiB,
 		WantedMiB:       s.RequestedMiB,
 		CannotGrowToMiB: s.CannotGrowTo,
+		Labels:          s.Labels,
 		Life:            s.Life,
 		Revision:        s.Revision,
 		Status:          s.Status,

@@ -381,6 +381,8 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"retry", "x", "--all"}, 2, "stowage: name the storage to retry, or use --all\n"},
 		{unknown, []string{"retry", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
+		{nil, []string{"status", "--selector", "tier"}, 2, "stowage: --selector: label \"tier\": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens\n"},
+		{nil, []string{"status", "-l", "tier=fast", "--watch"}, 2, "stowage: --watch shows storage with any labels: leave out --selector, or name the storage\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter --socket\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
@@ -842,6 +844,29 @@ func TestStatusFormats(t *testing.T) {
 		got := m.run(t.Context(), "status", "-o", test.format)
 		if got.code != 0 || got.stdout != test.want {
 			t.Errorf("%s: exit status %d, stderr %q, stdout\n%s\nwant\n%s", test.format, got.code, got.stderr, got.stdout, test.want)
+		}
+	}
+}
+
+// --selector shows the storage that has all of the labels.
+func TestStatusOfLabels(t *testing.T) {
+	fast, both := row("fast", status.Attached, "", ""), row("both", status.Attached, "", "")
+	fast.Labels, both.Labels = map[string]string{"tier": "fast"}, map[string]string{"tier": "fast", "zone": "a"}
+	for selector, want := range map[string][]string{
+		"tier=fast": {"both", "fast"}, "zone=a,tier=fast": {"both"}, "tier=slow": {}, "": {"both", "fast", "plain"},
+	} {
+		m := newMachine(t, &backend{storage: []user.Storage{fast, both, row("plain", status.Attached, "", "")}})
+		got := m.run(t.Context(), "status", "-l", selector, "-o", "json")
+		var rows []user.Storage
+		if err := json.Unmarshal([]byte(got.stdout), &rows); err != nil || got.code != 0 {
+			t.Fatalf("%s: %v, %+v", selector, err, got)
+		}
+		names := []string{}
+		for _, s := range rows {
+			names = append(names, s.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%q selects %q, want %q", selector, names, want)
 		}
 	}
 }

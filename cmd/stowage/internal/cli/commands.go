@@ -20,6 +20,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/label"
 )
 
 // waitFlags are the flags of commands that can wait.
@@ -169,7 +170,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 }
 
 var actionSymbols = map[user.Action]string{
-	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionGrow: "~", user.ActionLeave: "!",
+	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionLeave: "!",
 }
 
 // writeChanges lists the changes that were made or, with dryRun, would be made. Storage
@@ -199,14 +200,17 @@ func writeChanges(out io.Writer, changes []user.Change, dryRun bool) error {
 
 func (c *common) statusCommand() *cobra.Command {
 	var (
-		output string
-		watch  bool
+		output   string
+		watch    bool
+		selector string
 	)
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show storage and its status",
 		Long: `Shows the named storage, or all storage. NAME also selects NAME/0, NAME/1, and so on.
 A SIZE such as 256M → 512M means that the storage has 256M and is to grow to 512M.
+
+With --selector, only storage is shown that has all of the labels; -o yaml shows labels.
 
 With --watch, the table is redrawn as storage changes, until the command is
 interrupted. If the output is not a terminal, each change is one line. If the
@@ -221,10 +225,18 @@ connection is lost, the command tries for 30 seconds to connect again.`,
 			if watch && output != "table" {
 				return errors.WithType(errors.New("--watch needs -o table"), errUsage)
 			}
+			labels, err := label.ParseSelector(selector)
+			switch {
+			case err != nil:
+				return errors.WithType(errors.Annotate(err, "--selector"), errUsage)
+			case watch && selector != "":
+				return errors.WithType(errors.New("--watch shows storage with any labels: leave out --selector, or name the storage"), errUsage)
+			}
 			rows, err := client.Storage(ctx, names)
 			if err != nil {
 				return err
 			}
+			rows = slices.DeleteFunc(rows, func(s user.Storage) bool { return !label.Selects(labels, s.Labels) })
 			if !watch {
 				table.Sort(rows)
 				return write(c.Stdout, rows)
@@ -239,6 +251,7 @@ connection is lost, the command tries for 30 seconds to connect again.`,
 	}
 	addOutput(cmd, &output)
 	cmd.Flags().BoolVar(&watch, "watch", false, "keep showing changes")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "labels that the storage must have, such as tier=fast,zone=a")
 	return cmd
 }
 

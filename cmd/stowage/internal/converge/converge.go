@@ -3,7 +3,7 @@
 // is a [Situation] that the caller has read.
 //
 // Storage that the file declares and that does not exist is added. Existing storage is attached
-// if it is detached, grows if it is smaller, and otherwise stays as it is. A declaration that
+// if it is detached, grows if it is smaller, gets the labels of the file, and otherwise stays as it is. A declaration that
 // differs from existing storage in another way is an error: no storage is altered in place, and
 // attached storage does not move to another machine. If its entry names no machine, existing
 // storage that is attached stays where it is.
@@ -26,6 +26,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
@@ -256,7 +257,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 		}
 	}
 
-	var added, attached int
+	var added, attached, labelled int
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
@@ -271,6 +272,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			Pool:       pool.Name(),
 			Size:       declared.Directive.Size,
 			MountPoint: instance.Mount,
+			Labels:     declared.Labels,
 			Machine:    machine,
 		}
 		for _, choice := range declared.Choices() {
@@ -295,6 +297,10 @@ func (p *planner) planStorage(declared spec.Storage) error {
 					return declared.Errorf("directive", "%s", err)
 				}
 				grown[existing.RequestedMiB]++
+			}
+			if declared.Labels != nil && !maps.Equal(existing.Labels, declared.Labels) {
+				p.plan.State.Label = append(p.plan.State.Label, state.Label{Name: existing.Name, Labels: declared.Labels})
+				labelled++
 			}
 			if attach {
 				if err := p.planAttach(declared, existing, machine); err != nil {
@@ -324,6 +330,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	}
 	p.recordChange(declared, user.ActionAdd, added, describe(declared))
 	p.recordChange(declared, user.ActionAttach, attached, describe(declared))
+	p.recordChange(declared, user.ActionLabel, labelled, orNone(label.FormatSelector(declared.Labels)))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
 		p.recordChange(declared, user.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
 	}

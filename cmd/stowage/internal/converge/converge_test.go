@@ -329,6 +329,30 @@ func TestMakeGrowsExistingStorage(t *testing.T) {
 	}
 }
 
+// A file changes the labels of storage to those that it has.
+func TestMakeChangesLabels(t *testing.T) {
+	labelled := data(func(e *state.Storage) { e.Labels = map[string]string{"tier": "fast"} })
+	for _, test := range []struct {
+		labels  string
+		want    []state.Label
+		changes []string
+	}{
+		{"", nil, nil},
+		{"labels: {tier: fast}", nil, nil},
+		{"labels: {zone: b, tier: slow}", []state.Label{{Name: "data", Labels: map[string]string{"tier": "slow", "zone": "b"}}}, []string{"label storage data: tier=slow,zone=b"}},
+		{"labels: {}", []state.Label{{Name: "data", Labels: map[string]string{}}}, []string{"label storage data: none"}},
+	} {
+		plan, err := converge.Make(file(t, "storage:"+dataEntry+"    "+test.labels), situation(labelled))
+		if err != nil || !reflect.DeepEqual(plan.State.Label, test.want) || !reflect.DeepEqual(lines(plan), test.changes) {
+			t.Errorf("%s: %+v, %q, %v", test.labels, plan.State.Label, lines(plan), err)
+		}
+	}
+	plan, err := converge.Make(file(t, "storage:"+dataEntry+"    labels: {tier: fast}"), situation())
+	if err != nil || plan.State.Add[0].Labels["tier"] != "fast" {
+		t.Errorf("new storage: %+v, %v", plan.State.Add, err)
+	}
+}
+
 func TestResize(t *testing.T) {
 	two := []state.Storage{data(nil), data(func(e *state.Storage) { e.Name, e.RequestedMiB = "other", 1024 })}
 	for _, test := range []struct {

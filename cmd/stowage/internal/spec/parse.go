@@ -290,7 +290,7 @@ func CheckName(name string) error {
 
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
+	fields, err := s.mapping(node, "name", "directive", "kind", "labels", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -306,7 +306,7 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s.title = "storage " + s.Name
 
 	for _, step := range []func(map[string]*yaml.Node) error{
-		s.parseDirective, s.parseKind, s.parseMachine, s.parseMount, s.parseFilesystem,
+		s.parseDirective, s.parseKind, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
 	} {
 		if err := step(fields); err != nil {
 			return s, err
@@ -350,6 +350,41 @@ func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
 	default:
 		return s.Errorf("kind", "%s is not a kind: write block or filesystem", quote(text))
 	}
+	return nil
+}
+
+// parseLabels reads what a file says about storage. An empty mapping removes labels.
+func (s *Storage) parseLabels(fields map[string]*yaml.Node) error {
+	node, ok := fields["labels"]
+	if !ok {
+		return nil
+	}
+	if node.Kind != yaml.MappingNode {
+		return s.Errorf("labels", "not a mapping: write `key: value` lines under it")
+	}
+	texts := make([]string, 0, len(node.Content)/2)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		s.fields["labels"] = key.Line
+		if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode {
+			return s.Errorf("labels", "a key or a value that is not a string")
+		}
+		if value.ShortTag() != "!!str" {
+			return s.Errorf("labels", "%s is not a string: write it in quotes, %q", quote(key.Value), value.Value)
+		}
+		texts = append(texts, key.Value+"="+value.Value)
+		if _, err := label.Parse(texts[len(texts)-1:]); err != nil {
+			return s.Errorf("labels", "%s", err)
+		}
+	}
+	labels, err := label.Parse(texts)
+	if err == nil {
+		err = label.Check(labels)
+	}
+	if err != nil {
+		return s.Errorf("labels", "%s", err)
+	}
+	s.Labels = labels
 	return nil
 }
 

@@ -2,6 +2,7 @@ package spec_test
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -120,6 +121,14 @@ func block(lines ...string) string {
 
 func pool(fields string) string { return "pools:\n  - " + fields + "\n" }
 
+func manyLabels(count int) string {
+	texts := make([]string, count)
+	for n := range texts {
+		texts[n] = fmt.Sprintf("n%d: a", n)
+	}
+	return strings.Join(texts, ", ")
+}
+
 const second = `  - name: more
     directive: loop,1G
     kind: filesystem
@@ -147,11 +156,11 @@ func TestParseRefusesBadInput(t *testing.T) {
 
 		// Entries.
 		{"an item that is no mapping", "storage:\n  - data\n",
-			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
+			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
 		{"unknown field", one("sise: 2G"),
-			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
+			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
 		{"field whose name is a list", "storage:\n  - ? [a]\n    : b\n",
-			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
+			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
 		{"field twice", "storage:\n  - name: a\n    name: b\n", "f.yaml:3: storage[0]: name: already given on line 2"},
 		{"field that is no string", one("directive: 2"), `f.yaml:3: storage data: directive: not a string: write it in quotes, "2"`},
 		{"field that is a list", one("mount: [/srv]"), "f.yaml:5: storage data: mount: not a string"},
@@ -190,6 +199,12 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"labels for a machine", one("machine: web\n    machine-labels: zone=a"), `f.yaml:7: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"labels without a machine", one("machine-labels: zone=a"), `f.yaml:6: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"a wrong label", one("machine: any\n    machine-labels: zone"), `f.yaml:7: storage data: machine-labels: label "zone": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens`},
+		{"labels that are no mapping", one("labels: zone=a"), "f.yaml:6: storage data: labels: not a mapping: write `key: value` lines under it"},
+		{"a label that is a number", one("labels: {zone: a, rack: 1}"), `f.yaml:6: storage data: labels: "rack" is not a string: write it in quotes, "1"`},
+		{"a label that is a list", one("labels:\n      zone: a\n      rack: [a]"), `f.yaml:8: storage data: labels: a key or a value that is not a string`},
+		{"a label in upper case", one("labels:\n      zone: A"), `f.yaml:7: storage data: labels: label "zone=A": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens`},
+		{"a label given twice", one("labels: {zone: a, zone: b}"), `f.yaml:6: storage data: labels: label "zone" is given twice`},
+		{"too many labels", one("labels: {" + manyLabels(65) + "}"), `f.yaml:6: storage data: labels: 65 labels, where at most 64 labels are allowed`},
 		{"machine that is a fraction", one("machine: 1.5"), `f.yaml:6: storage data: machine: not a string: write it in quotes, "1.5"`},
 		{"machine that is a list", one("machine: [web-1]"), "f.yaml:6: storage data: machine: not a string"},
 
@@ -324,4 +339,19 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%d instances", instances)
 		}
 	})
+}
+
+// Labels that are left out stay as they are, and an empty mapping removes them.
+func TestParseLabels(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		one(): nil, one("labels:"): nil, one("labels: {}"): {}, one(`labels: {tier: fast, rack: "1"}`): {"tier": "fast", "rack": "1"},
+	} {
+		file, err := spec.Parse("f.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := file.Storage[0].Labels; !maps.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%s has the labels %#v, want %#v", text, got, want)
+		}
+	}
 }

@@ -36,6 +36,8 @@ type Storage struct {
 	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
+	// Labels are what the file says about the storage; nil if it does not say.
+	Labels map[string]string
 	// Machine is the name or the number of the machine that is to have the storage, or
 	// [machine.Any]; empty if the file does not say.
 	Machine string

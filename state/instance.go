@@ -53,6 +53,11 @@ type instance struct {
 
 	// Labels are what users have said about the instance.
 	Labels map[string]string `cbor:"15,keyasint,omitempty"`
+
+	// Claim is the name of the claim that has the instance. If it is Retained, that claim is gone,
+	// and no claim may have the instance until a user offers it again: it has data.
+	Claim    string `cbor:"16,keyasint,omitempty"`
+	Retained bool   `cbor:"17,keyasint,omitempty"`
 }
 
 // movedFilesystem is the filesystem of an instance on its former machine.

@@ -32,6 +32,7 @@ const (
 	userPrefix     = "user/"
 	machinesPrefix = "machine/"
 	tasksPrefix    = "tasks/"
+	claimPrefix    = "claim/"
 
 	// machineComponent is the last component of the key of a machine's record.
 	machineComponent = "machine"
@@ -53,6 +54,9 @@ func deletionKey(uuid string) string { return "deletion/" + uuid }
 
 // userKey is the key of a user, by name.
 func userKey(name string) string { return userPrefix + name }
+
+// claimKey is the key of a claim, by name.
+func claimKey(name string) string { return claimPrefix + name }
 
 // sequenceKey is the key of the next number of volumes, filesystems or machines.
 func sequenceKey(kind string) string { return "sequence/" + kind }

@@ -29,6 +29,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 	checkRoundTrip[Fingerprint](t)
 	checkRoundTrip[copyRecord](t)
 	checkRoundTrip[importNote](t)
+	checkRoundTrip[claimRecord](t)
 }
 
 func checkRoundTrip[T any](t *testing.T) {

@@ -34,8 +34,12 @@ func (i *instance) revision() string {
 	text = append(strconv.AppendBool(text, i.Life == life.Alive), ' ')
 	text = append(strconv.AppendBool(text, i.Release), ' ')
 	text = append(text, i.wantedMachine()...)
-	if len(i.Labels) > 0 { // without, it is as in versions that have no labels
+	// Without labels and a claim, the revision is that of versions that do not have them.
+	if len(i.Labels) > 0 {
 		text = append(append(text, ' '), label.FormatSelector(i.Labels)...)
+	}
+	if i.Claim != "" {
+		text = strconv.AppendBool(append(append(text, ' '), i.Claim...), i.Retained)
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write(text) // it never fails

@@ -79,11 +79,16 @@ type Storage struct {
 	// Labels are what users have said about the instance.
 	Labels map[string]string
 
+	// Claim is the name of the claim that has the instance, or has left it if it is Retained; empty
+	// for none. A claim can have only storage without either.
+	Claim    string
+	Retained bool
+
 	Life life.Value
 
-	// Revision identifies what users want of the instance: it changes with its size, its labels and
-	// the machine that it is to be attached to, and when it is to be removed or released, but not with
-	// its status. No two instances have the same one, even if one gets the name of the other.
+	// Revision identifies what users want of the instance: it changes with its size, its labels, its
+	// claim and the machine that it is to be attached to, and when it is to be removed or released, but
+	// not with its status. No two instances have the same one, even if one gets the name of the other.
 	Revision string
 
 	// StatusInfo is the most important status of the instance's volume and filesystem: an
@@ -155,6 +160,14 @@ type Changes struct {
 	// Move are instances to move, as by [State.MoveStorage].
 	Move []Attach
 
+	// Claim are claims to record. Their storage exists, or is in Add, and belongs to no claim: else
+	// the error satisfies errors.Is(err, [ErrChanged]).
+	Claim []Claim
+
+	// Unclaim are the names of claims to remove: their storage is removed, or stays and is retained.
+	// Offer are the names of retained instances that claims may have again.
+	Unclaim, Offer []string
+
 	// Detach are the names of instances to detach, as by [State.DetachStorage].
 	Detach []string
 
@@ -186,7 +199,7 @@ type Changes struct {
 // needsSpace reports whether the changes add or grow something. Existing storage can always be
 // attached.
 func (c Changes) needsSpace() bool {
-	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Label) > 0 || len(c.Resize) > 0
+	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Label) > 0 || len(c.Resize) > 0 || len(c.Claim) > 0
 }
 
 // Attach is a request to attach an instance to a machine.
@@ -271,6 +284,15 @@ func (st *State) Apply(changes Changes) error {
 			}
 		}
 		if err := tx.moveEach(changes.Move); err != nil {
+			return err
+		}
+		if err := st.claimEach(tx, changes.Claim); err != nil {
+			return err
+		}
+		if err := st.unclaimEach(tx, changes.Unclaim); err != nil {
+			return err
+		}
+		if err := tx.offerEach(changes.Offer); err != nil {
 			return err
 		}
 		if err := tx.detachEach(changes.Detach); err != nil {
@@ -363,13 +385,17 @@ func (tx *txn) detachEach(names []string) error {
 // RemoveStorage detaches and destroys the named instances with their contents, all or none.
 // Removing one that is being removed already is not an error; failed operations of it are
 // retried at once, as by [State.RetryStorage]. Errors satisfy errors.IsNotFound if a name does not
-// exist, and errors.IsNotSupported if the provider cannot delete storage.
+// exist, errors.IsNotValid if a claim has an instance, and errors.IsNotSupported if the provider cannot
+// delete storage.
 func (st *State) RemoveStorage(names []string) error {
 	return st.Apply(Changes{Remove: names})
 }
 
 func (st *State) removeEach(tx *txn, names []string) error {
 	return unwantEach(tx, names, "removing", func(i *instance) error {
+		if err := i.checkUnclaimed(); err != nil {
+			return err
+		}
 		if err := st.checkDelete(i); err != nil {
 			return err
 		}
@@ -381,19 +407,20 @@ func (st *State) removeEach(tx *txn, names []string) error {
 
 // checkDelete returns an error if the provider of an instance is known not to delete it.
 func (st *State) checkDelete(i *instance) error {
+	if st.canDelete(i) {
+		return nil
+	}
+	remedy := ", and releases none"
+	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil && provider.Releasable() {
+		remedy = ": release it, which leaves its data in place"
+	}
+	return errors.NewNotSupported(nil, fmt.Sprintf("provider %q deletes no %s storage%s", i.Provider, i.providedKind(), remedy))
+}
+
+// canDelete reports whether the provider of an instance may delete it, or is deleting it.
+func (st *State) canDelete(i *instance) bool {
 	provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
-	if err != nil || i.Life != life.Alive {
-		return nil
-	}
-	kind := i.providedKind()
-	if storage.CanDelete(provider, kind) {
-		return nil
-	}
-	remedy := ": release it, which leaves its data in place"
-	if !provider.Releasable() {
-		remedy = ", and releases none"
-	}
-	return errors.NewNotSupported(nil, fmt.Sprintf("provider %q deletes no %s storage%s", i.Provider, kind, remedy))
+	return err != nil || i.Life != life.Alive || storage.CanDelete(provider, i.providedKind())
 }
 
 // providedKind returns the kind of what the provider makes: a filesystem on a volume is the machine's.
@@ -406,13 +433,16 @@ func (i *instance) providedKind() storage.StorageKind {
 
 // ReleaseStorage is RemoveStorage, except that the provider keeps the data, without an owner.
 // Errors satisfy errors.IsNotSupported if the provider cannot release storage, and
-// errors.IsNotValid if an instance is already being destroyed.
+// errors.IsNotValid if an instance is already being destroyed, or a claim has it.
 func (st *State) ReleaseStorage(names []string) error {
 	return st.Apply(Changes{Release: names})
 }
 
 func (st *State) releaseEach(tx *txn, names []string) error {
 	return unwantEach(tx, names, "releasing", func(i *instance) error {
+		if err := i.checkUnclaimed(); err != nil {
+			return err
+		}
 		provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
 		if err != nil {
 			return errors.Trace(err)
@@ -779,6 +809,8 @@ func (i *instance) view(r *reader, name string) Storage {
 		Attributes:   i.Attributes,
 		ReadOnly:     i.ReadOnly,
 		Labels:       i.Labels,
+		Claim:        i.Claim,
+		Retained:     i.Retained,
 		Life:         i.Life,
 		Revision:     i.revision(),
 		Volume:       i.Volume.view(),

@@ -50,6 +50,14 @@ func IsOpen(m *state.Machine, labels map[string]string) bool {
 	return m.Presence.Connected && m.Fenced.IsZero() && !m.Drained && label.Selects(labels, m.Labels)
 }
 
+// mayChoose is IsOpen, or says whether the machine is that of the agent, which has no other.
+func (p *planner) mayChoose(m *state.Machine, labels map[string]string) bool {
+	if p.situation.Machine != (names.MachineTag{}) {
+		return m.Tag == p.situation.Machine && label.Selects(labels, m.Labels)
+	}
+	return IsOpen(m, labels)
+}
+
 // choose returns the machine for an instance that any machine with the labels of its entry may have.
 func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.MachineTag, error) {
 	if p.chooser == nil {
@@ -63,11 +71,11 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 	pool := p.pools[declared.Directive.Pool]
 	taken, full := false, false // where the machine could be chosen otherwise
 	chosen, ok := p.chooser.Choose(func(m *state.Machine) bool {
-		if p.situation.Machine != (names.MachineTag{}) {
-			return m.Tag == p.situation.Machine && label.Selects(declared.MachineLabels, m.Labels)
-		}
-		if !IsOpen(m, declared.MachineLabels) {
+		if !p.mayChoose(m, declared.MachineLabels) {
 			return false
+		}
+		if p.situation.Machine != (names.MachineTag{}) {
+			return true
 		}
 		free, err := p.isFree(m.Tag, instance)
 		if err != nil {

@@ -315,6 +315,33 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	return s, nil
 }
 
+// Request returns the storage that a request asks for, which is in no file. fields are other fields of an
+// entry, by the same rules; an empty one counts as missing. A filesystem needs no mount point if it is
+// not to be made: then directive has no pool. Errors begin with title.
+func Request(title, name string, directive storage.Directive, fields map[string]string) (Storage, error) {
+	s := Storage{Entry: Entry{title: title, fields: map[string]int{}}, Name: name, Directive: directive}
+	nodes := map[string]*yaml.Node{}
+	for field, text := range fields {
+		s.fields[field] = 0
+		if text != "" {
+			nodes[field] = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+		}
+	}
+	if err := CheckName(name); err != nil {
+		return s, s.Errorf("name", "%s", err)
+	}
+	steps := []func(map[string]*yaml.Node) error{s.parseKind, s.parseMachine}
+	if directive.Pool != "" {
+		steps = append(steps, s.parseMount)
+	}
+	for _, step := range steps {
+		if err := step(nodes); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
 func (s *Storage) parseDirective(fields map[string]*yaml.Node) error {
 	text, err := s.text(fields, "directive")
 	if err != nil {

@@ -101,7 +101,8 @@ func (s Storage) Instances() []Instance {
 	return instances
 }
 
-// Entry is the position of a list item in the file.
+// Entry is the position of a list item in the file. For a request that is in no file, it has only a
+// title, and the names of its fields.
 type Entry struct {
 	file   string
 	title  string
@@ -110,15 +111,20 @@ type Entry struct {
 }
 
 // Errorf returns an error about a field of the entry, or, if field is empty, about the entry
-// as a whole.
+// as a whole. A request need not have the field.
 func (e Entry) Errorf(field, format string, args ...any) error {
 	line := e.line
 	if at, ok := e.fields[field]; ok {
 		line = at
 	}
 	what := e.title + ": "
-	if field != "" {
+	_, known := e.fields[field]
+	switch {
+	case e.file == "" && known, e.file != "" && field != "":
 		what += field + ": "
+	}
+	if e.file == "" {
+		return errors.NewNotValid(nil, what+fmt.Sprintf(format, args...))
 	}
 	return invalid(e.file, line, "%s%s", what, fmt.Sprintf(format, args...))
 }

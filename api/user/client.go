@@ -147,6 +147,46 @@ func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, er
 	return post[ChangesResult](ctx, c, "import", args)
 }
 
+// Claim makes a claim, or returns it if it was made before by the same request. wait is how long the
+// answer may take for the storage to be attached, or to have failed; the claim is as it is then. Errors
+// satisfy errors.IsAlreadyExists if there is a claim of another request, and errors.IsNotFound if no
+// storage fits.
+func (c *Client) Claim(ctx context.Context, name string, request ClaimRequest, wait time.Duration) (Claim, error) {
+	return call[Claim](ctx, c, http.MethodPut, resource("claims", name, wait), request)
+}
+
+// GetClaim returns a claim. wait is as for Claim.
+func (c *Client) GetClaim(ctx context.Context, name string, wait time.Duration) (Claim, error) {
+	return get[Claim](ctx, c, resource("claims", name, wait))
+}
+
+// Claims returns all claims, sorted by name.
+func (c *Client) Claims(ctx context.Context) ([]Claim, error) {
+	result, err := get[ClaimList](ctx, c, "claims")
+	return result.Claims, err
+}
+
+// Unclaim deletes a claim, with its storage or without, as it says. It returns what is left of the storage
+// when that is destroyed, or after the wait.
+func (c *Client) Unclaim(ctx context.Context, name string, wait time.Duration) ([]Storage, error) {
+	result, err := call[StorageList](ctx, c, http.MethodDelete, resource("claims", name, wait), nil)
+	return result.Storage, err
+}
+
+// Offer lets claims get storage that was retained from deleted claims.
+func (c *Client) Offer(ctx context.Context, names []string) error {
+	return c.change(ctx, "offer", names)
+}
+
+// resource returns the path of a resource, for a request that waits for a time.
+func resource(kind, name string, wait time.Duration) string {
+	path := kind + "/" + url.PathEscape(name)
+	if wait > 0 {
+		path += "?" + url.Values{"wait": {wait.String()}}.Encode()
+	}
+	return path
+}
+
 func (c *Client) change(ctx context.Context, verb string, names []string) error {
 	_, err := post[struct{}](ctx, c, verb, Names{names})
 	return err

@@ -27,9 +27,14 @@ type Storage struct {
 	CannotGrowToMiB uint64 `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
 	// Labels are what users have said about the storage, such as tier: fast.
 	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
+	// Claim is the name of the claim that has the storage, or has left it if it is Retained.
+	Claim string `json:"claim,omitempty" yaml:"claim,omitempty"`
+	// Retained says that no claim gets the storage, since it has the data of a claim that was deleted,
+	// until a request to offer it.
+	Retained bool `json:"retained,omitempty" yaml:"retained,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
 	Life life.Value `json:"life" yaml:"life"`
-	// Revision changes with what is wanted of the storage: its size, its labels, the machine that it is to be
+	// Revision changes with what is wanted of the storage: its size, its labels, its claim, the machine that it is to be
 	// attached to, and whether it is to be removed. It does not change with Status.
 	Revision string `json:"revision" yaml:"revision"`
 	// Status is "pending", "attaching", "attached", "detaching", "detached", "destroying" or
@@ -590,6 +595,74 @@ type Line struct {
 	Event
 	// Error is the error that ends the stream.
 	Error *Problem `json:"error,omitempty"`
+}
+
+// ReclaimPolicy says what becomes of storage when its claim is deleted.
+type ReclaimPolicy string
+
+const (
+	// ReclaimDelete destroys the storage.
+	ReclaimDelete ReclaimPolicy = "delete"
+	// ReclaimRetain leaves it as it is, and no claim gets it until a request to offer it.
+	ReclaimRetain ReclaimPolicy = "retain"
+)
+
+// ReadWriteOnce is the access mode of storage that one machine at a time has.
+const ReadWriteOnce = "ReadWriteOnce"
+
+// ClaimRequest is what a claim asks for.
+type ClaimRequest struct {
+	// Selector has labels, such as tier=fast,zone=a: the claim gets the smallest storage that fits, of
+	// that with all of them.
+	Selector string `json:"selector,omitempty" yaml:"selector,omitempty"`
+	// Pool is the pool in which storage is made if there is no selector, or no storage that fits. It
+	// gets the labels of the selector.
+	Pool string `json:"pool,omitempty" yaml:"pool,omitempty"`
+	// SizeMiB is the least size.
+	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
+	// Kind is "block" or "filesystem".
+	Kind string `json:"kind" yaml:"kind"`
+	// AccessMode is "ReadWriteOnce", which is the default.
+	AccessMode string `json:"access-mode,omitempty" yaml:"access-mode,omitempty"`
+	// Machine is the name or the number of the machine where the storage is to be, or "any", which is
+	// the default.
+	Machine string `json:"machine,omitempty" yaml:"machine,omitempty"`
+	// MachineLabels are those that a machine must have for "any", such as zone=a,disk=ssd.
+	MachineLabels string `json:"machine-labels,omitempty" yaml:"machine-labels,omitempty"`
+	// Mount is where to mount a filesystem that is made. Storage that exists has its mount point.
+	Mount string `json:"mount,omitempty" yaml:"mount,omitempty"`
+	// ReclaimPolicy is "retain", which is the default, or "delete".
+	ReclaimPolicy ReclaimPolicy `json:"reclaim-policy,omitempty" yaml:"reclaim-policy,omitempty"`
+}
+
+// ClaimStatus says whether a claim has its storage.
+type ClaimStatus string
+
+const (
+	// ClaimBound is a claim that has storage, whose own status says whether it can be used.
+	ClaimBound ClaimStatus = "bound"
+	// ClaimLost is a claim whose storage does not exist any more.
+	ClaimLost ClaimStatus = "lost"
+)
+
+// Claim is a request for storage, and the storage that it got.
+type Claim struct {
+	// Name is the name of the claim.
+	Name string `json:"name" yaml:"name"`
+	// Request is what it asks for, with the defaults.
+	Request ClaimRequest `json:"request" yaml:"request"`
+	// Status is "bound", or "lost" if the storage was lost, such as with its machine.
+	Status ClaimStatus `json:"status" yaml:"status"`
+	// StorageName is the name of the storage.
+	StorageName string `json:"storage-name" yaml:"storage-name"`
+	// Storage is the storage as it is; nothing for a claim that has lost it.
+	Storage *Storage `json:"storage,omitempty" yaml:"storage,omitempty"`
+}
+
+// ClaimList is a list of claims.
+type ClaimList struct {
+	// Claims are sorted by name.
+	Claims []Claim `json:"claims"`
 }
 
 // Declaration is what storage is wanted, as an entry of a file says it (docs/reference/spec-file.md).

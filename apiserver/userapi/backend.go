@@ -57,6 +57,17 @@ type Backend interface {
 	Adopt(context.Context, user.AdoptArgs) (user.ChangesResult, error)
 	// DeleteOrphan destroys an orphan.
 	DeleteOrphan(context.Context, user.DeleteOrphanArgs) (user.DeleteOrphanResult, error)
+	// Claims returns the named claims, or all claims without names, sorted by name. The error satisfies
+	// errors.IsNotFound if a name is not known.
+	Claims(ctx context.Context, names []string) ([]user.Claim, error)
+	// Claim makes a claim, unless the same request has made it before: it gets storage that exists, or
+	// that is added, in one transaction. Errors satisfy errors.IsAlreadyExists if another request has
+	// made the claim, or new storage cannot have its name, and errors.IsNotFound if no storage fits.
+	Claim(ctx context.Context, name string, request user.ClaimRequest) error
+	// Unclaim deletes a claim, and requests that its storage be removed if it says so.
+	Unclaim(ctx context.Context, name string) error
+	// Offer lets claims get the named storage, which was retained from deleted claims.
+	Offer(ctx context.Context, names []string) error
 	// Backup writes the state to a new file.
 	Backup(context.Context, user.BackupArgs) (user.BackupResult, error)
 	Pools(context.Context) ([]user.Pool, error)

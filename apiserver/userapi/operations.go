@@ -29,6 +29,8 @@ type ofMachine struct {
 func (h *Handler) register() {
 	b := h.config.Backend
 	h.registerStorage()
+	h.registerClaims()
+	tellNames(h, "offer", "Let claims get storage that was retained from deleted claims", b.Offer)
 	ask(h, "find", toRead, "List the named storage", func(ctx context.Context, args user.Names) (user.StorageList, error) {
 		found, err := b.Storage(ctx, args.Names)
 		return user.StorageList{Storage: found}, err

@@ -17,12 +17,14 @@ import (
 // FuzzRequest sends arbitrary requests to a server. Its answers always have the format of the
 // protocol, and an invalid request is refused before it reaches the backend.
 func FuzzRequest(f *testing.F) {
-	for _, verb := range []string{"apply", "resize", "import", "find", "attach", "detach", "remove", "release", "retry", "format", "adopt", "delete-orphan", "backup", "remove-pools", "pools"} {
+	for _, verb := range []string{"apply", "resize", "import", "find", "attach", "detach", "remove", "release", "retry", "format", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "offer"} {
 		f.Add(http.MethodPost, verb, []byte(`{"names": ["a", "b/1"], "size-mib": 5, "more": true, "file": "f", "content": "storage: []", "dry-run": true}`))
 	}
-	for _, verb := range []string{"storage", "orphans", "pools", "machines", "tokens", "report"} {
+	for _, verb := range []string{"storage", "orphans", "pools", "machines", "tokens", "report", "claims", "claims/db"} {
 		f.Add(http.MethodGet, verb, []byte(nil))
 	}
+	f.Add(http.MethodPut, "claims/db", []byte(`{"pool": "loop", "selector": "tier=fast", "size-mib": 5, "kind": "block"}`))
+	f.Add(http.MethodDelete, "claims/db", []byte(nil))
 	f.Add(http.MethodPost, "attach", []byte(`{"names": "a"}`))
 	f.Add(http.MethodPost, "resize", []byte(`{"names": ["a"], "size-mib": -1}`))
 	f.Add(http.MethodPost, "apply", []byte(`{"content": 1}`))
@@ -37,7 +39,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Skip("not a request")
 		}
-		b := &userapitest.Backend{Storages: []user.Storage{{Name: "data"}}}
+		b := &userapitest.Backend{Storages: []user.Storage{{Name: "data"}}, ClaimList: []user.Claim{{Name: "db", StorageName: "data"}}}
 		request.URL.Path = "/v1/" + verb
 		response := httptest.NewRecorder()
 		handler(t, b, userapi.Caller{Role: role.Admin, Local: true}).ServeHTTP(deadlines{response}, request)

@@ -47,14 +47,19 @@ func (f *filter) has(s user.Storage) bool {
 // exported parts of a request.
 type Named struct {
 	Name string `path:"name" doc:"NAME, which stands for all its instances, or NAME/N for one"`
+	Waiting
+}
+
+// Waiting is the part of a request by which it waits. It is exported for the same reason.
+type Waiting struct {
 	Wait string `query:"wait" doc:"How long to wait, such as 30s, for what was requested to be done, or to have failed. The answer shows the storage as it is then." example:"30s"`
 }
 
-func (n *Named) wait() (time.Duration, error) {
-	if n.Wait == "" {
+func (w *Waiting) wait() (time.Duration, error) {
+	if w.Wait == "" {
 		return 0, nil
 	}
-	wait, err := time.ParseDuration(n.Wait)
+	wait, err := time.ParseDuration(w.Wait)
 	if err != nil || wait < 0 || wait > maxWait {
 		return 0, errors.NewNotValid(nil, "wait: a time from 0s to 10m, such as 30s")
 	}
@@ -168,13 +173,19 @@ func (h *Handler) registerStorage() {
 		if err != nil {
 			return nil, problemOf(err)
 		}
-		answer, err := h.settle(ctx, &args.Named, func(user.Storage) bool { return false })
-		var problem *user.Problem
-		if errors.As(err, &problem) && problem.Status == http.StatusNotFound { // it is gone
-			return newResource([]user.Storage{}), nil
-		}
-		return answer, err
+		return h.settleRemoved(ctx, &args.Named)
 	})
+}
+
+// settleRemoved waits, as long as the request says, until all of the named storage is gone. It returns
+// what is left.
+func (h *Handler) settleRemoved(ctx context.Context, args *Named) (*resource, error) {
+	answer, err := h.settle(ctx, args, func(user.Storage) bool { return false })
+	var problem *user.Problem
+	if errors.As(err, &problem) && problem.Status == http.StatusNotFound { // it is gone
+		return newResource([]user.Storage{}), nil
+	}
+	return answer, err
 }
 
 // settled reports whether nothing is being done for storage.

@@ -13,9 +13,10 @@ import (
 
 // Backend answers from its fields, and records the calls.
 type Backend struct {
-	// Storages is what Storage returns, and Err the error of all calls.
-	Storages []user.Storage
-	Err      error
+	// Storages is what Storage returns, ClaimList what Claims returns, and Err the error of all calls.
+	Storages  []user.Storage
+	ClaimList []user.Claim
+	Err       error
 	// Watched are the events of Watch, which returns when the channel is closed. Watching receives when
 	// Watch begins, and when it ends.
 	Watched  chan user.Event
@@ -94,6 +95,30 @@ func (b *Backend) Watch(ctx context.Context, args user.WatchArgs, send func(user
 // Attach implements userapi.Backend.
 func (b *Backend) Attach(_ context.Context, args user.AttachArgs) error {
 	b.record("attach %+v", args)
+	return b.Err
+}
+
+// Claims implements userapi.Backend.
+func (b *Backend) Claims(_ context.Context, names []string) ([]user.Claim, error) {
+	b.record("claims %q", names)
+	return b.ClaimList, b.Err
+}
+
+// Claim implements userapi.Backend.
+func (b *Backend) Claim(_ context.Context, name string, request user.ClaimRequest) error {
+	b.record("claim %s %+v", name, request)
+	return b.Err
+}
+
+// Unclaim implements userapi.Backend.
+func (b *Backend) Unclaim(_ context.Context, name string) error {
+	b.record("unclaim %s", name)
+	return b.Err
+}
+
+// Offer implements userapi.Backend.
+func (b *Backend) Offer(_ context.Context, names []string) error {
+	b.record("offer %q", names)
 	return b.Err
 }
 

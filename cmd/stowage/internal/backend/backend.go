@@ -497,6 +497,8 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		WantedMiB:       s.RequestedMiB,
 		CannotGrowToMiB: s.CannotGrowTo,
 		Labels:          s.Labels,
+		Claim:           s.Claim,
+		Retained:        s.Retained,
 		Life:            s.Life,
 		Revision:        s.Revision,
 		Status:          s.Status,

@@ -40,6 +40,7 @@ type backend struct {
 	// attached and unfinished are in the result of Apply.
 	attached   int
 	machines   []user.Machine
+	claims     []user.Claim
 	unfinished []string
 	// events are sent by a watch one after the other; then the watch waits until it is
 	// cancelled.
@@ -100,6 +101,26 @@ func (b *backend) RemoveIf(_ context.Context, on user.Condition) error {
 
 func (b *backend) Attach(_ context.Context, args user.AttachArgs) error {
 	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s", args.Names, args.Machine)))
+	return b.err
+}
+
+func (b *backend) Claims(_ context.Context, names []string) ([]user.Claim, error) {
+	b.record("claims %q", names)
+	return b.claims, b.err
+}
+
+func (b *backend) Claim(_ context.Context, name string, request user.ClaimRequest) error {
+	b.record("claim %s %+v", name, request)
+	return b.err
+}
+
+func (b *backend) Unclaim(_ context.Context, name string) error {
+	b.record("unclaim %s", name)
+	return b.err
+}
+
+func (b *backend) Offer(_ context.Context, names []string) error {
+	b.record("offer %q", names)
 	return b.err
 }
 

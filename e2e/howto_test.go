@@ -171,6 +171,51 @@ service stowage stop
 	}.run(t, m)
 }
 
+func TestClaimsHowTo(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil && os.Getenv("STOWAGE_REQUIRE_ROOT") != "1" {
+		t.Skip("the commands of the page need curl")
+	}
+	m := newMachine(t)
+	page{
+		name: "howto/claims.md", blocks: 7, prelude: howtoPrelude[:strings.Index(howtoPrelude, "service stowage start")] + `
+service stowage start
+has() { stowage claims | grep "^$1  *bound .* $2  *attached  *$3" >/dev/null; }
+refuses() { if said=$("$@" 2>&1); then echo "not refused: $*"; exit 1; fi; }
+says() { grep -qF "$1" <<<"$said" || { echo "$said"; exit 1; }; }
+TOP=$DIR DIR=$STOWAGE_DIR
+`,
+		after: map[int]string{
+			1: "has orders orders \"$TOP/mnt/orders\"\nmountpoint -q \"$TOP/mnt/orders\"\n",
+			3: `has cache disk/0 /dev/
+refuses stowage remove disk
+says 'it belongs to claim "cache"'
+test "$(stowage status -l tier=fast -o json | grep -c '"name"')" = 3
+DIR=$TOP
+service stowage stop
+service stowage start
+DIR=$STOWAGE_DIR
+until has cache disk/0 /dev/; do sleep 0.1; done
+`,
+			4: "has cache disk/0 /dev/\n",
+			5: "refuses mountpoint -q \"$TOP/mnt/orders\"\nrefuses stowage status orders\n",
+			6: `refuses stowage claim other -l tier=fast --kind block --size 65M
+says 'no storage with the labels tier=fast fits (1 retained from another claim, 2 too small)'
+`,
+			7: `stowage claim other -l tier=fast --kind block --size 20M --reclaim-policy delete --wait
+has other disk/0 /dev/
+stowage unclaim other --wait
+refuses stowage status disk/0
+`,
+		},
+		postlude: `test "$(stowage claims -o json)" = "[]"
+stowage remove disk large --wait
+if compgen -G "$STOWAGE_DIR/storage/loop/volumes/*"; then exit 1; fi
+DIR=$TOP
+service stowage stop
+`,
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
+}
+
 func TestServersHowTo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -108,7 +108,7 @@ func (st *State) Claims() (all []Claim, err error) {
 	return all, errors.Trace(err)
 }
 
-// Claim returns the named claim. The error satisfies errors.IsNotFound if there is none.
+// Claim returns the named claim. The error satisfies errors.IsNotFound if it does not exist.
 func (st *State) Claim(name string) (found Claim, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		record, ok := read[claimRecord](r, claimKey(name))

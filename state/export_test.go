@@ -27,6 +27,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	named, wantNamed := make(map[string]machineTag), make(map[string]machineTag)
 	tasks, wantTasks := make(map[string]bool), make(map[string]bool) // whether each is open
 	deletions, wantDeletions := make(map[string]string), make(map[string]string)
+	claims, claimed := make(map[string]string), make(map[string]string) // claims, by their storage
 	retries, retried := make(map[string]bool), []string(nil)
 	err := store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
@@ -47,6 +48,9 @@ func CheckStore(store kv.Store) (problems []string) {
 					retries[keyed.retryKey()], retries[keyed.formatKey()] = true, true
 				}
 				existing[key[len(storagePrefix):]] = true
+				if i.Claim != "" && !i.Retained {
+					claimed[key[len(storagePrefix):]] = i.Claim
+				}
 				if !i.Uncounted {
 					counts[i.Pool]++
 				}
@@ -57,6 +61,13 @@ func CheckStore(store kv.Store) (problems []string) {
 					return err
 				}
 				found[key] = entry
+			case strings.HasPrefix(key, claimPrefix):
+				record, err := decodeAt[claimRecord](key, data)
+				name := key[len(claimPrefix):]
+				if i, ok := read[instance](&reader{kv: snapshot}, storageKey(record.Storage)); ok && i.isBound(name) {
+					claims[record.Storage] = name
+				}
+				return err
 			case strings.HasPrefix(key, goneKey("")):
 				gone[key[len(gonePrefix):]] = true
 				_, err := decodeAt[time.Time](key, data)
@@ -164,6 +175,9 @@ func CheckStore(store kv.Store) (problems []string) {
 		if !retries[key] {
 			problems = append(problems, "no instance belongs to "+key)
 		}
+	}
+	if !reflect.DeepEqual(claims, claimed) {
+		problems = append(problems, fmt.Sprintf("the storage of claims is\n\t%v\nwant\n\t%v", claimed, claims))
 	}
 	if !reflect.DeepEqual(index, found) {
 		problems = append(problems, fmt.Sprintf("the index is\n\t%v\nwant\n\t%v", found, index))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -171,6 +172,7 @@ func (o *operations) becomeCopy() {
 // recoverAll removes all storage from the state, and recovers what was provisioned.
 func (o *operations) recoverAll() {
 	objects := o.objects()
+	o.unclaimAll()
 	o.must(o.RemoveStorage(o.present()))
 	o.work()
 	results, err := o.Recover(objects)
@@ -195,6 +197,8 @@ func (o *operations) user(op int) {
 		if o.change(func() error { return o.AddStorage(p) }, "add %+v", p) == nil {
 			o.checkShown(o.one(p.Name).RequestedMiB == p.Size, "%s is added with another size", p.Name)
 		}
+	case 3:
+		o.claims(names)
 	case 4:
 		err := o.change(func() error { return o.AttachStorage(names, machine) }, "attach %q to %s", names, machine)
 		for _, name := range names {
@@ -208,7 +212,9 @@ func (o *operations) user(op int) {
 		_ = o.change(func() error { return o.RetryStorage(names) }, "retry %q", names)
 		_ = o.change(func() error { return o.FormatStorage(names) }, "format %q", names)
 	case 6:
+		claimed := o.claimed(names)
 		err := o.change(func() error { return o.RemoveStorage(names) }, "remove %q", names)
+		o.checkShown(err != nil || !claimed, "%q, of a claim, is removed", names)
 		for _, name := range names {
 			o.checkShown(err != nil || o.one(name).Life == life.Dying, "%s is not removed", name)
 		}
@@ -298,6 +304,40 @@ func (o *operations) user(op int) {
 		machine = cmp.Or(machine, machine0)
 		o.change(func() error { return o.SetMachineBlockDevices(machine, devices) }, "%s has %+v", machine, devices)
 	}
+}
+
+// claims makes requests about claims of storage.
+func (o *operations) claims(names []string) {
+	name := o.name()
+	switch o.next() % 5 {
+	case 0, 1:
+		request := state.ClaimRequest{Pool: choose(o, programPools), Size: choose(o, programSizes), Kind: block, Delete: o.next()%2 == 0}
+		err := o.change(func() error {
+			return o.Apply(state.Changes{Claim: []state.Claim{{Name: name, Request: request, Storage: names[0]}}})
+		}, "claim %q for %q", names[0], name)
+		o.checkShown(err != nil || o.claimed(names[:1]), "%s is not claimed", names[0])
+	case 2:
+		claim, err := o.Claim(name)
+		o.checkShown(o.change(func() error { return o.unclaim(name) }, "unclaim %q", name) == nil == (err == nil), "%s is not removed", name)
+		if err == nil && !claim.Lost {
+			s := o.one(claim.Storage)
+			o.checkShown(s.Retained && (s.Life != life.Alive || !claim.Request.Delete), "%s is not reclaimed", claim.Storage)
+		}
+	case 3:
+		err := o.change(func() error { return o.Apply(state.Changes{Offer: names}) }, "offer %q", names)
+		o.checkShown(err != nil || !o.claimed(names) && !o.one(names[0]).Retained, "%q are not offered", names)
+	case 4:
+		labels := map[string]string{"tier": pick(o, "a", "b", "B")}
+		err := o.change(func() error { return o.Apply(state.Changes{Label: []state.Label{{Name: names[0], Labels: labels}}}) }, "label %q %v", names[0], labels)
+		o.checkShown(err != nil || maps.Equal(o.one(names[0]).Labels, labels), "%s is not labelled", names[0])
+	}
+}
+
+// claimed reports whether any of the storage belongs to a claim.
+func (o *operations) claimed(names []string) bool {
+	found, _, err := o.FindStorage(names...)
+	o.must(err)
+	return slices.ContainsFunc(found, func(s state.Storage) bool { return s.Claim != "" && !s.Retained })
 }
 
 // isBound reports whether the storage cannot leave its machine.

@@ -292,7 +292,7 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 }
 
 // refusals are the kinds of errors that users get.
-var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable, errors.Forbidden}
+var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable, errors.Forbidden, state.ErrChanged}
 
 // checkNotified checks that watchers have been notified of exactly what has changed.
 func (o *operations) checkNotified(before, after map[string]string) {
@@ -465,6 +465,7 @@ func (o *operations) settleDown(before map[string]string) {
 			o.t.Errorf("%s was attached and is %s", name, s.Status)
 		}
 	}
+	o.unclaimAll()
 	o.must(o.RemoveStorage(o.present()))
 	o.work()
 	o.check()
@@ -483,6 +484,15 @@ func (o *operations) settleDown(before map[string]string) {
 		if before[key] != value && storages {
 			o.t.Errorf("removing everything left %s: %q", key, value)
 		}
+	}
+}
+
+// unclaimAll removes all claims, after which no storage belongs to one.
+func (o *operations) unclaimAll() {
+	claims, err := o.Claims()
+	o.must(err)
+	for _, c := range claims {
+		o.must(o.unclaim(c.Name))
 	}
 }
 

@@ -61,7 +61,7 @@ func (c *common) claimCommand() *cobra.Command {
 		Use:   "claim NAME --size SIZE --kind KIND [--pool POOL] [--selector LABELS]",
 		Short: "Claim storage that exists, or that is made",
 		Long: `Makes a claim, which gets the smallest storage of at least SIZE that has all of the labels
-and belongs to no other claim. If there is none, or no label is given, storage is made
+and belongs to no other claim. If nothing fits, or no label is given, storage is made
 in the pool, with the name of the claim and the labels. Detached storage is attached.
 
 Repeating the command has no further effect. Storage that a claim has is not removed

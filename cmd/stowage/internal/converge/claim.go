@@ -72,7 +72,7 @@ func (p *planner) bindClaim(claim *state.Claim, declared spec.Storage) (found bo
 	case claim.Request.Pool != "":
 		return false, nil
 	}
-	reasons := "there is none"
+	reasons := "nothing has them"
 	if len(refused) > 0 {
 		texts := make([]string, 0, len(refused))
 		for _, reason := range slices.Sorted(maps.Keys(refused)) {

@@ -164,7 +164,7 @@ func TestClaimRefusals(t *testing.T) {
 		kind      error
 		want      string
 	}{
-		{"no such labels", up(), "", fast, nil, errors.NotFound, "claim db: no storage with the labels tier=fast fits (there is none): add some, or name a pool to make it in"},
+		{"no such labels", up(), "", fast, nil, errors.NotFound, "claim db: no storage with the labels tier=fast fits (nothing has them): add some, or name a pool to make it in"},
 		{"several reasons", up(disk("a", 1, web1, nil), disk("b", 2, web1, nil), disk("c", 100, web1, dying)), "", fast, nil, errors.NotFound,
 			"claim db: no storage with the labels tier=fast fits (1 being removed, 2 too small): add some, or name a pool to make it in"},
 		{"unknown pool", up(), "none", nil, nil, errors.NotValid, `claim db: pool "none" is not known: the pools are disks, loop, nothing, old, thin, tmpfs, xfs`},

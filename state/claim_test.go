@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // claim records a claim for existing storage.
@@ -217,4 +218,20 @@ func TestConcurrentClaims(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A claim that is to destroy its storage cannot have storage that its provider does not delete.
+func TestClaimOfStorageThatIsNotDeleted(t *testing.T) {
+	w := newWorld(t)
+	params := state.StorageParams{Name: "kept", Kind: block, Pool: "vault", Size: 200, Machine: machine0, Source: "/srv/kept"}
+	_, err := w.PrepareImport(params)
+	w.must(err)
+	w.must(w.ImportVolume(params, storage.VolumeInfo{VolumeId: "id", Size: 200}))
+	wantError(t, w.claim("db", "kept", deletes), errors.NotSupported, `claim "db": claiming storage "kept": provider "vault" deletes no block storage: the claim can only retain it`)
+	w.wantClaim("kept", "", false)
+	w.must(w.claim("db", "kept", nil))
+	w.must(w.unclaim("db"))
+	w.wantClaim("kept", "db", true)
+	w.must(w.ReleaseStorage([]string{"kept"}))
+	w.check()
 }

@@ -200,20 +200,19 @@ func TestUnauthorized(t *testing.T) {
 
 // Only a selected node can be given up, and not before its storage is gone.
 func TestReschedule(t *testing.T) {
-	set := func(change func(*world)) func(*world) { return change }
 	for name, prepare := range map[string]func(*world){
-		"down":     set(func(w *world) { w.stowage.machines[0].Status = user.MachineUnreachable }),
-		"drained":  set(func(w *world) { w.stowage.machines[0].Drained = true }),
-		"no space": set(func(w *world) { w.stowage.machines[0].Space["loop"] = user.MachineSpace{FreeMiB: 99} }),
-		"labels":   set(func(w *world) { w.class.Parameters["machine-labels"] = "disk=nvme" }),
-		"topology": set(func(w *world) { w.class.AllowedTopologies = zone("b") }),
-		"unknown":  set(func(w *world) { w.stowage.machines = w.stowage.machines[1:] }),
-		"failed": set(func(w *world) {
+		"down":     func(w *world) { w.stowage.machines[0].Status = user.MachineUnreachable },
+		"drained":  func(w *world) { w.stowage.machines[0].Drained = true },
+		"no space": func(w *world) { w.stowage.machines[0].Space["loop"] = user.MachineSpace{FreeMiB: 99} },
+		"labels":   func(w *world) { w.class.Parameters["machine-labels"] = "disk=nvme" },
+		"topology": func(w *world) { w.class.AllowedTopologies = zone("b") },
+		"unknown":  func(w *world) { w.stowage.machines = w.stowage.machines[1:] },
+		"failed": func(w *world) {
 			w.stowage.outcome = func(s *user.Storage) { s.Status, s.Message = status.Error, "no space" }
-		}),
-		"elsewhere": set(func(w *world) {
+		},
+		"elsewhere": func(w *world) {
 			w.stowage.storage["pvc-"+uid] = user.Storage{Name: "pvc-" + uid, Life: life.Alive, Attachments: []user.Attachment{{Machine: "m2"}}}
-		}),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -25,7 +25,7 @@ import (
 )
 
 // logger writes the messages of a connection as those of the controller.
-type logger struct{ klog.Logger }
+type logger struct{}
 
 func (l logger) Infof(format string, args ...any)    { klog.Infof(format, args...) }
 func (l logger) Warningf(format string, args ...any) { klog.Warningf(format, args...) }

@@ -158,7 +158,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A refused claim of which something may exist stays as it is while stowage cannot be reached.
+// A refused claim stays as it is while stowage cannot be reached, since its storage may exist.
 func TestUnreachableForRefusedClaim(t *testing.T) {
 	w := newWorld(t)
 	w.claim.Spec.AccessModes = nil

@@ -71,8 +71,8 @@ func isAttached(s user.Storage) bool {
 // errSatisfied ends a watch.
 const errSatisfied = errors.ConstError("satisfied")
 
-// await waits until the storage, nil if there is none, satisfies the condition, or the time is over. It
-// returns the storage as it is then.
+// await waits until the storage satisfies the condition, or the time is over. It returns the storage as
+// it is then. Storage that does not exist is nil.
 func (c *storageClient) await(ctx context.Context, name string, satisfied func(*user.Storage) bool) (*user.Storage, error) {
 	limited, cancel := context.WithTimeout(ctx, c.wait)
 	defer cancel()

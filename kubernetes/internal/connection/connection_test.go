@@ -22,7 +22,7 @@ func TestPath(t *testing.T) {
 		t.Error(path, err)
 	}
 	if _, err := connection.Path(getenv, ""); err == nil {
-		t.Error("a current context was found, and there is none")
+		t.Error("a current context was found without a file that names it")
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "stowage"), 0o700); err != nil {
 		t.Fatal(err)

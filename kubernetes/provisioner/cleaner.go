@@ -9,7 +9,6 @@ import (
 	"github.com/juju/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -110,9 +109,11 @@ func (c *Cleaner) clean(ctx context.Context, key cache.ObjectName) error {
 	}
 	defer unlock()
 	name := storageName(claim.UID)
-	has, err := c.hasVolume(ctx, claim, name)
-	if err != nil {
-		return errors.Annotatef(err, "looking for volume %s", name)
+	has := claim.Spec.VolumeName == name
+	if !has {
+		if has, err = p.hasVolume(ctx, name); err != nil {
+			return errors.Annotatef(err, "looking for volume %s", name)
+		}
 	}
 	if !has {
 		gone, err := p.storage.remove(ctx, name)
@@ -121,16 +122,4 @@ func (c *Cleaner) clean(ctx context.Context, key cache.ObjectName) error {
 		}
 	}
 	return errors.Annotatef(p.removeFinalizer(ctx, claim), "removing finalizer %s", Finalizer)
-}
-
-// hasVolume returns whether the claim's storage has a volume, by which it is removed.
-func (c *Cleaner) hasVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim, name string) (bool, error) {
-	if claim.Spec.VolumeName == name {
-		return true, nil
-	}
-	_, err := c.provisioner.config.Kubernetes.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -342,3 +342,21 @@ func TestShouldProvision(t *testing.T) {
 		t.Error("a deleted claim is not left alone")
 	}
 }
+
+// Storage that has a volume is not removed because its claim is refused or deleted.
+func TestStorageWithVolumeIsKept(t *testing.T) {
+	w := newWorld(t)
+	pv, _, err := w.provision(t, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.cluster.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.class.Parameters = map[string]string{"pool": "none"}
+	_, state, err := w.provision(t, "n1")
+	want(t, state, err, controller.ProvisioningNoChange)
+	if len(w.stowage.storage) != 1 {
+		t.Errorf("storage: %v", w.stowage.storage)
+	}
+}

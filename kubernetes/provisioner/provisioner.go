@@ -28,6 +28,7 @@ import (
 	"github.com/juju/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubernetesclient "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -306,9 +307,17 @@ func (p *Provisioner) finish(ctx context.Context, r *request, places []place) (*
 	return pv, controller.ProvisioningFinished, nil
 }
 
-// undo removes what was begun, and returns the state and the cause once it is gone.
+// undo removes what was begun, and returns the state and the cause once it is gone. Storage that has a
+// volume is not removed: the controller, whose cache may be older, would not have asked.
 func (p *Provisioner) undo(ctx context.Context, name string, state controller.ProvisioningState, cause error) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
-	gone, err := p.storage.remove(ctx, name)
+	has, err := p.hasVolume(ctx, name)
+	if err == nil && has {
+		err = errors.New("it has a volume")
+	}
+	var gone bool
+	if err == nil {
+		gone, err = p.storage.remove(ctx, name)
+	}
 	switch {
 	case err != nil:
 		return nil, controller.ProvisioningNoChange, errors.Annotatef(err, "%v; removing storage %s", cause, name)
@@ -335,6 +344,15 @@ func isRefused(err error) bool {
 		}
 	}
 	return false
+}
+
+// hasVolume returns whether there is a volume of the name, by which its storage is removed.
+func (p *Provisioner) hasVolume(ctx context.Context, name string) (bool, error) {
+	_, err := p.config.Kubernetes.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Finalizer keeps a claim from disappearing while storage that was begun for it has no volume.

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -133,6 +133,10 @@ endif
 model: ## Check the models of the life cycle and of a cluster with spin (docs/model; CHECK=1: only the small checks)
 	@scripts/packages spin:spin gcc:build-essential
 	$(if $(CHECK),,nice) docs/model/run $(if $(CHECK),small)
+
+kubernetes-unit: ## Check the module kubernetes, and run its tests that need no control plane
+	go -C kubernetes vet ./...
+	go -C kubernetes test -count=1 ./cmd/... ./internal/... ./provisioner
 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)

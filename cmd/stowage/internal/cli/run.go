@@ -44,7 +44,7 @@ func (f *processFlags) addTo(cmd *cobra.Command) {
 	f.providerFlags.addTo(cmd)
 	cmd.Flags().DurationVar(&f.retry.Min, "retry-min", 30*time.Second,
 		"delay before the first retry of a failed operation; doubles with each further failure, up to --retry-max")
-	cmd.Flags().DurationVar(&f.retry.Max, "retry-max", 30*time.Minute, "longest delay before a retry")
+	cmd.Flags().DurationVar(&f.retry.Max, "retry-max", 0, "longest delay before a retry (default 30m0s, or --retry-min if that is longer)")
 	cmd.Flags().IntVar(&f.retry.CreateThreshold, "create-threshold", 0,
 		"failures in a row after which creating, attaching or growing is given up until something changes; 0: never")
 	cmd.Flags().IntVar(&f.retry.RemoveThreshold, "remove-threshold", 0,
@@ -70,7 +70,7 @@ func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, e
 	if f.retry.Min <= 0 {
 		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retry.Min), errUsage)
 	}
-	if f.retry.Max < f.retry.Min {
+	if f.retry.Max != 0 && f.retry.Max < f.retry.Min {
 		return process.Config{}, errors.WithType(errors.Errorf("--retry-max %s is less than --retry-min %s", f.retry.Max, f.retry.Min), errUsage)
 	}
 	if f.retry.CreateThreshold < 0 || f.retry.RemoveThreshold < 0 {

@@ -39,6 +39,8 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--metrics", "localhost"}, `--metrics "localhost" --metrics-path "/metrics": Address: address localhost: missing port in address`},
 		{[]string{"--metrics", "localhost:9163", "--metrics-path", "m"}, `--metrics "localhost:9163" --metrics-path "m": Path "m" not valid`},
 		{[]string{"--retry-max", "5s"}, "--retry-max 5s is less than --retry-min 30s"},
+		{[]string{"--retry-min", "1h", "--retry-max", "30m"}, "--retry-max 30m0s is less than --retry-min 1h0m0s"},
+		{[]string{"--retry-min", "1h", "--resync", "0s"}, "--resync 0s is not a time to wait: write 15m or 1h"}, // a long --retry-min alone is valid
 		{[]string{"--create-threshold", "-1"}, "--create-threshold and --remove-threshold are numbers of failures, or 0"},
 		{[]string{"--resync", "0s"}, "--resync 0s is not a time to wait: write 15m or 1h"},
 		{[]string{"--max-calls", "loop=0"}, `--max-calls "loop=0": write a provider and a number of calls, as in loop=1`},

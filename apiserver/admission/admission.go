@@ -369,9 +369,15 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if err != nil {
 		return agentwire.OpenSessionResult{}, errors.Trace(err)
 	}
+	serving := h.servingContext()
+	if serving.Err() != nil {
+		return agentwire.OpenSessionResult{}, errSuspended // no stream could begin
+	}
 	select {
 	case h.opening <- struct{}{}:
 		defer func() { <-h.opening }()
+	case <-serving.Done():
+		return agentwire.OpenSessionResult{}, errSuspended
 	case <-r.Context().Done():
 		return agentwire.OpenSessionResult{}, errors.Trace(context.Cause(r.Context()))
 	}

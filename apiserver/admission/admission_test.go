@@ -833,3 +833,40 @@ func TestAgentUsesAnotherServer(t *testing.T) {
 		t.Errorf("the machine that has not failed: %s", got)
 	}
 }
+
+// A request for a session whose agent gives up before its turn comes opens none.
+func TestSessionOfAgentThatGivesUp(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	open := func(ctx context.Context) int {
+		r := w.requestOf(web.credentials).WithContext(ctx)
+		r.Method, r.URL.Path = http.MethodPost, agentwire.OpenSessionPath
+		r.Body = io.NopCloser(strings.NewReader(`{"boot-id": "boot"}`))
+		answer := httptest.NewRecorder()
+		w.handler.ServeHTTP(answer, r)
+		return answer.Code
+	}
+	wantSession := func(number uint64) {
+		t.Helper()
+		if now, err := w.CurrentSession(web.machine); err != nil || now.Number != number {
+			t.Errorf("session %d, %v; want %d", now.Number, err, number)
+		}
+	}
+	empty := w.handler.FillOpening()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if code := open(ctx); code == http.StatusOK {
+		t.Errorf("a request that was given up: status %d", code)
+	}
+	wantSession(0)
+	empty()
+	if code := open(t.Context()); code != http.StatusOK {
+		t.Errorf("a request whose turn comes: status %d", code)
+	}
+	wantSession(1)
+	w.handler.Suspend()
+	if code := open(t.Context()); code != http.StatusServiceUnavailable {
+		t.Errorf("a server without the others: status %d", code)
+	}
+	wantSession(1)
+}

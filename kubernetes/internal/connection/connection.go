@@ -34,7 +34,8 @@ const (
 	renewEvery   = time.Hour
 )
 
-// access is the file of a context. Fields that are not here are kept when it is written.
+// access is the file of a context. Others has the fields that this version does not know, so that they
+// are kept when the file is written.
 type access struct {
 	Servers     []string `yaml:"servers"`
 	User        string   `yaml:"user"`
@@ -42,6 +43,8 @@ type access struct {
 	CA          string   `yaml:"ca"`
 	Certificate string   `yaml:"certificate"`
 	Key         string   `yaml:"key"`
+
+	Others map[string]any `yaml:",inline"`
 }
 
 // Path returns the file of a context in the user's configuration, as the environment says. No name

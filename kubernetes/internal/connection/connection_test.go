@@ -67,6 +67,15 @@ func TestOpenInvalid(t *testing.T) {
 	}
 }
 
+// The file of a context keeps what a later version of stowage has written in it.
+func TestUnknownFieldsAreKept(t *testing.T) {
+	const content = "servers:\n    - https://a:1\nuser: ann\nrole: admin\nca: C\ncertificate: X\nkey: K\nlater:\n    field: x\n"
+	got, err := connection.Rewritten([]byte(content))
+	if err != nil || string(got) != content {
+		t.Errorf("got %v\n%swant\n%s", err, got, content)
+	}
+}
+
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)

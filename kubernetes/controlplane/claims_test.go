@@ -295,7 +295,7 @@ func TestRefusedClaims(t *testing.T) {
 	for name, text := range map[string]string{
 		"many": "access mode ReadWriteMany is not supported", "readers": "access mode ReadOnlyMany is not supported",
 		"selective": "does not match the labels", "unknown": "parameter size: it is not known", "nopool": `pool "none" is not known`,
-		"options": "suid=maybe", "device": "allow-device-names",
+		"options": `"suid" is not an option for mounting`, "device": "allow-device-names",
 	} {
 		event(t, name, "ProvisioningFailed", text)
 	}

@@ -28,8 +28,8 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 		return Identity{Schema: schema}, nil
 	case schema == 0:
 		return Identity{}, errors.NotFoundf("%q", schemaKey)
-	case schema != schemaVersion && !isOlder(schema):
-		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
+	case schema != SchemaVersion && !isOlder(schema):
+		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, SchemaVersion)
 	}
 	own := r.identity()
 	if r.err != nil {

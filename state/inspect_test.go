@@ -29,11 +29,11 @@ func TestInspect(t *testing.T) {
 	w.add("data", "loop", storage.StorageKindBlock)
 	w.must(w.RaiseGeneration())
 	found, err := inspect(w.store)
-	if want := (state.Identity{Schema: 6, UUID: w.UUID(), Generation: 2}); err != nil || found != want {
+	if want := (state.Identity{Schema: state.SchemaVersion, UUID: w.UUID(), Generation: 2}); err != nil || found != want {
 		t.Errorf("found %+v, %v; want %+v", found, err, want)
 	}
 
-	for _, want := range []state.Identity{{Schema: 3}, {Schema: 4, UUID: olderUUID, Generation: 1}, {Schema: 5, UUID: olderUUID, Generation: 1}} {
+	for _, want := range []state.Identity{{Schema: 3}, {Schema: 4, UUID: olderUUID, Generation: 1}, {Schema: 5, UUID: olderUUID, Generation: 1}, {Schema: 6, UUID: olderUUID, Generation: 1}} {
 		older := olderStore(t, want.Schema)
 		defer older.Close()
 		if found, err := inspect(older); err != nil || found != want {
@@ -45,7 +45,7 @@ func TestInspect(t *testing.T) {
 	if _, err := inspect(empty); !errors.Is(err, errors.NotFound) {
 		t.Errorf("of an empty store: %v", err)
 	}
-	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":7}`)) }))
+	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":8}`)) }))
 	if _, err := inspect(empty); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("of a newer schema: %v", err)
 	}
@@ -82,7 +82,7 @@ func TestBackupAndRestore(t *testing.T) {
 	w.add("data", "loop", storage.StorageKindBlock)
 	backup := path + ".backup"
 	meta, err := statefile.Backup(t.Context(), w.store.(*boltkv.Store), backup, identify, time.Now())
-	if err != nil || meta.UUID != w.UUID() || meta.Generation != 1 || meta.Schema != 6 {
+	if err != nil || meta.UUID != w.UUID() || meta.Generation != 1 || meta.Schema != state.SchemaVersion {
 		t.Fatalf("backed up %+v, %v", meta, err)
 	}
 	w.add("later", "loop", storage.StorageKindBlock)

@@ -582,6 +582,9 @@ func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Tim
 // would have too many labels.
 func (st *State) LabelMachine(machine names.MachineTag, set map[string]string, remove []string) error {
 	err := st.updateIfSpace(func(tx *txn) error {
+		if err := st.checkLabels(&tx.reader); err != nil {
+			return err
+		}
 		key := machineKey(newMachineTag(machine))
 		record, ok := read[machineRecord](&tx.reader, key)
 		if !ok {

@@ -25,7 +25,7 @@ const (
 
 // isOlder reports whether [Open] migrates a store of the schema.
 func isOlder(schema int) bool {
-	return schema == unsealedSchema || schema == devicesSchema || schema == indexSchema
+	return unsealedSchema <= schema && schema <= noLabelsSchema
 }
 
 // migrate brings a store of an older schema up to this one, after beforeMigrate has returned; a
@@ -58,7 +58,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 		}
 		return nil
 	})
-	if err != nil || !isOlder(schema) {
+	if err != nil || !isOlder(schema) || schema == noLabelsSchema && st.keepSchema {
 		return errors.Trace(err)
 	}
 	if beforeMigrate != nil {
@@ -86,7 +86,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 			return tx.migrateDevices(records)
 		})
 	}
-	return errors.Annotatef(err, "migrating the state from schema %d to schema %d", schema, schemaVersion)
+	return errors.Annotatef(err, "migrating the state from schema %d to schema %d", schema, SchemaVersion)
 }
 
 // copyRecords adds the records whose keys begin with prefix.

@@ -39,9 +39,24 @@ func commonRegistry() storage.ProviderRegistry {
 // olderUUID is the UUID of the older states.
 const olderUUID = "7a3c21f4-5c1e-4f0a-9a51-0c8f3a2b6d10"
 
-// olderStore opens a copy of a state file that the code of an older schema wrote.
+// olderStore opens a copy of a state file that the code of an older schema wrote. Schema 6 has the
+// records of this one, as long as nothing is labelled or claimed.
 func olderStore(t *testing.T, schema int) kv.Store {
 	t.Helper()
+	if schema == 6 {
+		store := olderStore(t, 5)
+		st, err := state.Open(state.Config{Store: store, Clock: testclock.NewClock(start), Registry: commonRegistry()})
+		if err == nil {
+			err = st.Close()
+		}
+		if err == nil {
+			err = store.Update(t.Context(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":6}`)) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	}
 	packed, err := os.Open(filepath.Join("testdata", fmt.Sprintf("schema%d.db.gz", schema)))
 	if err != nil {
 		t.Fatal(err)
@@ -195,9 +210,9 @@ func TestMigrateBlockDevices(t *testing.T) {
 	}
 }
 
-// TestMigrateLaterSchemas opens the migrated state of schema 3 as schemas 4 and 5 had it.
+// TestMigrateLaterSchemas opens the migrated state of schema 3 as schemas 4, 5 and 6 had it.
 func TestMigrateLaterSchemas(t *testing.T) {
-	for _, schema := range []int{4, 5} {
+	for _, schema := range []int{4, 5, 6} {
 		t.Run(strconv.Itoa(schema), func(t *testing.T) { checkMigrated(t, olderWorld(t, schema)) })
 	}
 }
@@ -288,7 +303,7 @@ func TestMigrateGivesSameUUIDsEachTime(t *testing.T) {
 }
 
 func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
-	for _, schema := range []int{3, 4, 5} {
+	for _, schema := range []int{3, 4, 5, 6} {
 		checkBeforeMigrate(t, schema)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Records are stored as CBOR (RFC 8949), with numbers as keys of their fields. A number is
 // never reused for another field: a new field takes the next one, and is zero when an older
-// record is read. Every other change of format is a change of [schemaVersion].
+// record is read. Every other change of format is a change of [SchemaVersion].
 //
 // A checksum of the CBOR and of its key follows the CBOR. So a record that the disk has
 // changed is not accepted, nor one that belongs to another key.

@@ -3,7 +3,6 @@ package state
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
@@ -14,10 +13,6 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 )
-
-// schemaVersion is the version of records and keys. It is raised when older code must not read
-// what newer code has written.
-const schemaVersion = 6
 
 // Config is the configuration of a [State].
 type Config struct {
@@ -34,6 +29,10 @@ type Config struct {
 	// it: older code cannot read the store afterwards. If it returns an error, Open returns
 	// that error and changes nothing. Nil: nothing is called.
 	BeforeMigrate func(fromSchema int) error
+
+	// KeepSchema leaves a store as it is whose schema other processes may still need, rather than
+	// raise it: [State.RaiseSchema] does that once they have ended.
+	KeepSchema bool
 
 	// Marks keeps the state's mark outside the store, so that a restored store is detected.
 	// Nil: no mark is kept, and no restore is detected.
@@ -70,16 +69,13 @@ type State struct {
 	marks    Marks // may be nil
 	restored bool
 
-	mu       sync.Mutex
-	identity identity // as of the last transaction that changed it
-	closed   bool
-	watchers map[stopper]struct{}
-}
+	keepSchema bool
 
-// schemaRecord is the version of the schema, which decides what code may read the store. It is
-// the only record in JSON, so that every version can read it.
-type schemaRecord struct {
-	Version int `json:"version"`
+	mu           sync.Mutex
+	identity     identity // as of the last transaction that changed it
+	olderServers []string // those that know no schema with labels
+	closed       bool
+	watchers     map[stopper]struct{}
 }
 
 // Open returns the model in the store, an empty one if the store is empty.
@@ -88,11 +84,12 @@ func Open(config Config) (*State, error) {
 		return nil, errors.Trace(err)
 	}
 	st := &State{
-		store:    config.Store,
-		clock:    config.Clock,
-		registry: config.Registry,
-		marks:    config.Marks,
-		watchers: make(map[stopper]struct{}),
+		store:      config.Store,
+		clock:      config.Clock,
+		registry:   config.Registry,
+		marks:      config.Marks,
+		keepSchema: config.KeepSchema,
+		watchers:   make(map[stopper]struct{}),
 	}
 	st.ctx, st.cancel = context.WithCancel(context.Background())
 	if err := st.open(config); err != nil {
@@ -126,8 +123,10 @@ func (st *State) open(config Config) (err error) {
 			}
 			tx.setSchema()
 			tx.setIdentity(newIdentity(config.UUID))
-		case schema != schemaVersion:
-			return errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
+		default:
+			if err := st.checkSchema(schema); err != nil {
+				return err
+			}
 		}
 		if own := tx.identity().UUID; config.UUID != "" && own != config.UUID {
 			return errors.NewNotValid(nil, "the state is "+own+", not "+config.UUID)
@@ -141,29 +140,6 @@ func (st *State) open(config Config) (err error) {
 		return errors.Trace(err)
 	}
 	return st.readIdentity()
-}
-
-// schema returns the schema of the store, 0 for an empty one.
-func (r *reader) schema() (int, error) {
-	data := r.get(schemaKey)
-	if r.err != nil || data == nil {
-		return 0, r.err
-	}
-	var schema schemaRecord
-	err := json.Unmarshal(data, &schema)
-	if err == nil && schema.Version == 0 {
-		err = errors.New("no version")
-	}
-	return schema.Version, errors.Annotatef(err, "decoding %q", schemaKey)
-}
-
-// setSchema records that the store has this schema.
-func (tx *txn) setSchema() {
-	data, err := json.Marshal(schemaRecord{Version: schemaVersion})
-	if err != nil && tx.err == nil {
-		tx.err = errors.Trace(err)
-	}
-	tx.put(schemaKey, data)
 }
 
 // Close stops all watchers, with an error that says that the state is closed, and waits for

@@ -222,7 +222,8 @@ type Resize struct {
 
 // Apply makes all of the changes in one transaction, or none. The error is about the first
 // change that cannot be made, and names it. On a full disk nothing can be added or grown: the
-// error satisfies errors.Is(err, syscall.ENOSPC).
+// error satisfies errors.Is(err, syscall.ENOSPC). While servers of an older version have the state, too,
+// nothing can be labelled or claimed: the error satisfies errors.Is(err, errors.NotYetAvailable).
 func (st *State) Apply(changes Changes) error {
 	var rules *poolmanager.Rules
 	var err error
@@ -248,6 +249,11 @@ func (st *State) Apply(changes Changes) error {
 	}
 	return st.updateWith(ctx, func(tx *txn) error {
 		tx.by = changes.By
+		if len(changes.Label)+len(changes.Claim) > 0 {
+			if err := st.checkLabels(&tx.reader); err != nil {
+				return err
+			}
+		}
 		if err := tx.checkRevisions(changes.Revisions); err != nil {
 			return err
 		}
@@ -680,6 +686,11 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		MountPoint: p.MountPoint,
 		ReadOnly:   p.ReadOnly,
 		Life:       life.Alive,
+	}
+	if len(p.Labels) > 0 {
+		if err := st.checkLabels(r); err != nil {
+			return design{}, err
+		}
 	}
 	return d, d.setLabels(p.Labels)
 }

@@ -174,9 +174,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if leaser, ok := s.place.(kv.Leaser); ok {
-		s.name = strings.ToLower(rand.Text()[:8])
-		if s.member, err = leaser.Acquire(ctx, memberLease(s.name)); err != nil {
+	if p, ok := s.place.(*inEtcd); ok {
+		s.name = running{strings.ToLower(rand.Text()[:8]), state.SchemaVersion, p.name}.String()
+		if s.member, err = p.Acquire(ctx, memberLease(s.name)); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -283,6 +283,7 @@ const (
 	machineFencer      = "fencing"
 	thisServer         = "membership"
 	otherServers       = "other-servers"
+	schemaRaising      = "schema"
 	etcdOwn            = "etcd"
 )
 
@@ -298,12 +299,13 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 	if file, ok := s.place.(*inFile); ok {
 		manifolds[stateCopies] = process.Start(func() (worker.Worker, error) { return s.StartCopier(file.Store, s.dir) })
 	}
-	if p, ok := s.place.(*inEtcd); ok && p.member != nil {
-		manifolds[etcdOwn] = process.Start(p.awaitMember)
-	}
-	if leaser, ok := s.place.(kv.Leaser); ok {
-		manifolds[thisServer] = process.Start(func() (worker.Worker, error) { return s.startMembership(leaser) })
-		manifolds[otherServers] = process.Start(func() (worker.Worker, error) { return s.startPeers(leaser) })
+	if p, ok := s.place.(*inEtcd); ok {
+		manifolds[thisServer] = process.Start(func() (worker.Worker, error) { return s.startMembership(p) })
+		manifolds[otherServers] = process.Start(func() (worker.Worker, error) { return s.startPeers(p) })
+		manifolds[schemaRaising] = process.Start(func() (worker.Worker, error) { return s.startSchemaRaiser(p) })
+		if p.member != nil {
+			manifolds[etcdOwn] = process.Start(p.awaitMember)
+		}
 	}
 	if s.config.FenceAfter > 0 {
 		manifolds[machineFencer] = process.Start(s.startFencer)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -272,13 +272,13 @@ func (p *inEtcd) Close() error {
 }
 
 func (p *inEtcd) open(config state.Config) (*state.State, error) {
-	config.Store = p.Store
+	config.Store, config.KeepSchema = p.Store, true
 	config.BeforeMigrate = func(schema int) error {
-		running, err := p.LeaseNames(context.Background(), memberLease(""))
+		servers, err := p.servers(context.Background())
 		if err != nil {
 			return errors.Trace(err)
 		}
-		return checkAlone(schema, p.name, running)
+		return checkAlone(schema, p.name, servers)
 	}
 	st, err := state.Open(config)
 	return st, errors.Annotate(err, p.what)
@@ -286,8 +286,13 @@ func (p *inEtcd) open(config state.Config) (*state.State, error) {
 
 // checkAlone returns an error if the state of an older schema cannot be migrated, since other servers are
 // running that may not know the new one.
-func checkAlone(schema int, own string, running []string) error {
-	others := slices.DeleteFunc(slices.Clone(running), func(name string) bool { return name == own }) // it may be held since a crash
+func checkAlone(schema int, own string, servers []running) error {
+	var others []string
+	for _, s := range servers {
+		if s.name != own { // its own lease may be held since a crash
+			others = append(others, cmp.Or(s.name, s.id))
+		}
+	}
 	if len(others) == 0 {
 		return nil
 	}

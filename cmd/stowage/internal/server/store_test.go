@@ -7,13 +7,14 @@ import (
 
 // A state that several servers have is not migrated while one of them may be too old for that.
 func TestMigrationNeedsAllOtherServersToBeStopped(t *testing.T) {
-	for _, alone := range [][]string{nil, {"own-1"}} {
+	own := running{"x", 7, "own-1"}
+	for _, alone := range [][]running{nil, {own}} {
 		if err := checkAlone(5, "own-1", alone); err != nil {
-			t.Errorf("with %q: %v", alone, err)
+			t.Errorf("with %v: %v", alone, err)
 		}
 	}
-	err := checkAlone(5, "own-1", []string{"a-2", "own-1", "b-3"})
-	if err == nil || !strings.Contains(err.Error(), "it has schema 5") || !strings.Contains(err.Error(), "older: a-2, b-3: stop all servers of the older version") {
+	err := checkAlone(5, "own-1", []running{{"y", 7, "a-2"}, own, {id: "b3"}})
+	if err == nil || !strings.Contains(err.Error(), "it has schema 5") || !strings.Contains(err.Error(), "older: a-2, b3: stop all servers of the older version") {
 		t.Errorf("with others: %v", err)
 	}
 }

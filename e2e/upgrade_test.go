@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -51,13 +52,35 @@ func TestUpgrade(t *testing.T) {
 			}
 		}
 	}
+	// label labels storage at a server of this version. If that is refused, it says why; otherwise, the
+	// servers of the older version can read it.
+	label := func(at string) (labelled bool) {
+		t.Helper()
+		file := filepath.Join(s.dir, "labelled.yaml")
+		text := fmt.Sprintf("storage: [{name: moving, directive: \"shared,16M\", kind: filesystem, mount: %s, labels: {round: r%d}}]\n", s.mount("moving"), round)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := s.at(at, "apply", "-f", file)
+		if r.Code != 0 && !strings.Contains(r.Stderr, "labels and claims can be used once all servers run a version that has them") {
+			t.Fatalf("labelling at %s:\n%s", at, r.All())
+		}
+		for _, name := range s.servers {
+			if r := s.at(name, "status"); r.Code != 0 {
+				t.Fatalf("when storage was labelled at %s, %s cannot read it:\n%s", at, name, r.All())
+			}
+		}
+		return r.Code == 0
+	}
 	use("with the older version")
 	s.binary = stowage
 	for _, name := range s.servers {
 		s.running[name].stop()
 		s.startServerOf(name)
 		use("when " + name + " was replaced")
+		t.Logf("when %s was replaced, storage can be labelled there: %t", name, label(name))
 	}
+	s.poll("storage cannot be labelled after the upgrade", func() bool { return label("server") })
 	for _, name := range []string{"web", "db"} {
 		s.running[name].stop()
 		s.startAgentOf(name, "")

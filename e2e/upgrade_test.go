@@ -57,7 +57,7 @@ func TestUpgrade(t *testing.T) {
 	label := func(at string) (labelled bool) {
 		t.Helper()
 		file := filepath.Join(s.dir, "labelled.yaml")
-		text := fmt.Sprintf("storage: [{name: moving, directive: \"shared,16M\", kind: filesystem, mount: %s, labels: {round: r%d}}]\n", s.mount("moving"), round)
+		text := fmt.Sprintf("storage: [{name: moving, directive: \"shared,16M\", kind: filesystem, mount: %s, machine: %s, labels: {round: r%d}}]\n", s.mount("moving"), on, round)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

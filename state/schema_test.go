@@ -69,7 +69,7 @@ func wantSchema(w *world, want int) {
 }
 
 // A state that no other process has gets the schema of this version, and one of a later schema is
-// refused, whoever else has it.
+// refused, alone and beside other processes.
 func TestOpenRaisesSchema(t *testing.T) {
 	wantSchema(olderWorld(t, 6), state.SchemaVersion)
 	for _, keep := range []bool{false, true} {

@@ -2,7 +2,9 @@ package storage
 
 import (
 	"context"
+	"sync"
 
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 )
 
@@ -12,6 +14,31 @@ type OrchestratorSupplier interface {
 	// Orchestrator returns the orchestrator, or why it cannot be reached. Callers ask again, and do not
 	// keep it for longer than a call.
 	Orchestrator(context.Context) (Orchestrator, error)
+}
+
+// LateOrchestrator supplies an orchestrator to providers that are opened before it, such as that of a
+// state, which needs the providers to be opened. The zero value supplies none yet.
+type LateOrchestrator struct {
+	mu   sync.Mutex
+	held Orchestrator
+}
+
+// Set sets the orchestrator, or takes it away if it is nil.
+func (l *LateOrchestrator) Set(orchestrator Orchestrator) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = orchestrator
+}
+
+// Orchestrator implements [OrchestratorSupplier]. Without an orchestrator, the error satisfies
+// errors.Is(err, errors.NotYetAvailable).
+func (l *LateOrchestrator) Orchestrator(context.Context) (Orchestrator, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held == nil {
+		return nil, errors.NewNotYetAvailable(nil, "the orchestrator is not known yet")
+	}
+	return l.held, nil
 }
 
 // Orchestrator is what places workloads on machines. A provider asks it where the machines are, for

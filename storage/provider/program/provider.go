@@ -29,6 +29,8 @@ type Config struct {
 	Path string
 	// KeepVolumes says that the program deletes no volumes: they can only be released.
 	KeepVolumes bool
+	// Orchestrator, if set, tells the program the names and labels of machines.
+	Orchestrator storage.OrchestratorSupplier
 }
 
 // Open is [New] with all settings.
@@ -41,13 +43,15 @@ func Open(config Config) (storage.Provider, error) {
 	if err != nil {
 		return nil, errors.NewNotValid(err, fmt.Sprintf("provider %s", name))
 	}
-	return &provider{name: name, path: resolved, keep: config.KeepVolumes}, nil
+	return &provider{name: name, path: resolved, keep: config.KeepVolumes, orchestrator: config.Orchestrator}, nil
 }
 
 type provider struct {
 	name storage.ProviderType
 	path string
 	keep bool // deletes no volumes
+
+	orchestrator storage.OrchestratorSupplier // may be nil
 }
 
 // CanDelete implements [storage.Deleter].
@@ -58,7 +62,7 @@ func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, e
 	if err := p.ValidateConfig(config); err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &source{name: p.name, path: p.path}, nil
+	return &source{name: p.name, path: p.path, orchestrator: p.orchestrator}, nil
 }
 
 // FilesystemSource implements [storage.Provider]. The error satisfies errors.IsNotSupported.

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/internal/run"
@@ -29,6 +30,8 @@ type source struct {
 	name    storage.ProviderType
 	path    string
 	devices devices
+
+	orchestrator storage.OrchestratorSupplier // may be nil
 
 	mu sync.Mutex
 	// fresh contains the IDs of volumes that the program's last answer about them reported as
@@ -297,6 +300,9 @@ func (s *source) each(ctx envcontext.ProviderCallContext, operation string, n in
 	for i := range args {
 		args[i] = arg(i)
 	}
+	if err := s.findNodes(ctx, args); err != nil {
+		return errors.Annotatef(err, "looking for the machines of %s", operation)
+	}
 	got, err := s.call(ctx, operation, args)
 	if err != nil {
 		return errors.Trace(err)
@@ -305,6 +311,42 @@ func (s *source) each(ctx envcontext.ProviderCallContext, operation string, n in
 		take(i, r)
 	}
 	return nil
+}
+
+// findNodes tells the program what the orchestrator knows of the machines in the arguments.
+func (s *source) findNodes(ctx context.Context, args []argument) error {
+	if s.orchestrator == nil {
+		return nil
+	}
+	known := make(map[string]*node)
+	for i := range args {
+		machine, err := names.ParseMachineTag(args[i].Machine)
+		if err != nil {
+			continue // without a machine
+		}
+		found, ok := known[args[i].Machine]
+		if !ok {
+			if found, err = s.findNode(ctx, machine); err != nil {
+				return err
+			}
+			known[args[i].Machine] = found
+		}
+		args[i].Node = found
+	}
+	return nil
+}
+
+// findNode returns nil for a machine that the orchestrator does not know.
+func (s *source) findNode(ctx context.Context, machine names.MachineTag) (*node, error) {
+	orchestrator, err := s.orchestrator.Orchestrator(ctx)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	found, err := orchestrator.NodeOf(ctx, machine)
+	if errors.Is(err, errors.NotFound) {
+		return nil, nil
+	}
+	return &node{Name: found.Name, Labels: found.Labels}, errors.Trace(err)
 }
 
 func attachmentArgument(p storage.VolumeAttachmentParams) argument {

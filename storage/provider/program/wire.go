@@ -35,6 +35,13 @@ type argument struct {
 	Machine    string            `json:"machine,omitempty"`
 	InstanceID string            `json:"instance-id,omitempty"`
 	ReadOnly   bool              `json:"read-only,omitempty"`
+	Node       *node             `json:"node,omitempty"`
+}
+
+// node is the machine as what places workloads knows it.
+type node struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 type answer struct {

@@ -16,6 +16,7 @@ import (
 // afterwards.
 func (a *Agent) identify() error {
 	var err error
+	a.config.Place(a.state)
 	if a.model, err = process.EnsureEnviron(a.state); err != nil {
 		return errors.Trace(err)
 	}

@@ -196,10 +196,13 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	if err != nil {
 		return err
 	}
-	config, err := flags.check(machineEnviron(dataDir))
+	environ, orchestrator := machineEnviron(dataDir), &storage.LateOrchestrator{}
+	environ.Orchestrator = orchestrator
+	config, err := flags.check(environ)
 	if err != nil {
 		return err
 	}
+	config.Orchestrator = orchestrator
 	var applyArgs *user.ApplyArgs
 	var names []string
 	if flags.specFile != "" {

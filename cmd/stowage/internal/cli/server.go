@@ -101,10 +101,12 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	if flags.restore != "" {
 		return errors.WithType(errors.New("--restore is for --cluster-reset: `stowage restore` restores the state of a single server"), errUsage)
 	}
-	config, err := flags.check(storage.ProviderEnviron{Scope: storage.ScopeEnviron})
+	orchestrator := &storage.LateOrchestrator{}
+	config, err := flags.check(storage.ProviderEnviron{Scope: storage.ScopeEnviron, Orchestrator: orchestrator})
 	if err != nil {
 		return err
 	}
+	config.Orchestrator = orchestrator
 	if flags.absence <= 0 {
 		return errors.WithType(errors.Errorf("--unreachable-after %s is not a time to wait: write 40s or 2m", flags.absence), errUsage)
 	}

@@ -79,8 +79,8 @@ func (r *Registry) add(name, file string, factory storage.ProviderFactory) error
 
 // AddProgram adds the provider that runs the program at a path.
 func (r *Registry) AddProgram(name, path string) error {
-	return r.add(name, "", func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
-		return program.New(storage.ProviderType(name), path)
+	return r.add(name, "", func(_ io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
+		return program.Open(program.Config{Name: storage.ProviderType(name), Path: path, Orchestrator: environ.Orchestrator})
 	})
 }
 
@@ -151,13 +151,14 @@ type programFile struct {
 	Delete *bool  `yaml:"delete"`
 }
 
-func openProgram(config io.Reader, _ storage.ProviderEnviron) (storage.Provider, error) {
+func openProgram(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 	var f programFile
 	if err := decode(config, &f, []string{"name", "type", "path", "delete"}); err != nil {
 		return nil, err
 	}
 	return program.Open(program.Config{
 		Name: storage.ProviderType(f.Name), Path: f.Path, KeepVolumes: f.Delete != nil && !*f.Delete,
+		Orchestrator: environ.Orchestrator,
 	})
 }
 

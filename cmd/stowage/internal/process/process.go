@@ -34,6 +34,8 @@ type Logger interface {
 type Config struct {
 	// Registry is the registry of storage providers. Required.
 	Registry storage.ProviderRegistry
+	// Orchestrator gets what places storage, once the state is open. Nil: the providers do not ask.
+	Orchestrator *storage.LateOrchestrator
 	// Clock and Logger are required.
 	Clock  clock.Clock
 	Logger Logger

@@ -55,6 +55,13 @@ func IsStateFatal(err error) bool {
 	return errors.Is(err, boltkv.ErrDamaged) || errors.Is(err, boltkv.ErrUnreadable)
 }
 
+// Place lets the providers ask the state where machines are.
+func (c Config) Place(st *state.State) {
+	if c.Orchestrator != nil {
+		c.Orchestrator.Set(st.Orchestrator())
+	}
+}
+
 // EnsureEnviron creates the environment in a new state, and returns its model.
 func EnsureEnviron(st *state.State) (names.ModelTag, error) {
 	environ, err := st.EnvironConfig()

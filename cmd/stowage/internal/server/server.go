@@ -236,6 +236,7 @@ func (s *Server) openState() error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	s.config.Place(s.state)
 	if s.model, err = process.EnsureEnviron(s.state); err != nil {
 		return errors.Trace(err)
 	}

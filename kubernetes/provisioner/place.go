@@ -11,11 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/kubernetes/orchestrator"
 )
-
-// MachineLabel is the label of a node with the name of the stowage machine that the node is. A node
-// without it is the machine of its own name.
-const MachineLabel = "stowage.io/machine"
 
 // place is a node and the machine that it is.
 type place struct {
@@ -23,17 +20,15 @@ type place struct {
 	machine user.Machine
 }
 
-func machineOf(node *corev1.Node) string { return cmp.Or(node.Labels[MachineLabel], node.Name) }
-
 // affinity returns the requirement for nodes on which the place's storage can be used.
 func (p *place) affinity() (corev1.NodeSelectorRequirement, error) {
-	for _, key := range []string{MachineLabel, corev1.LabelHostname} {
+	for _, key := range []string{orchestrator.MachineLabel, corev1.LabelHostname} {
 		if value := p.node.Labels[key]; value != "" {
 			return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}, nil
 		}
 	}
 	return corev1.NodeSelectorRequirement{}, errors.Errorf("node %s has neither label %s nor %s: set the first to the name of its machine",
-		p.node.Name, MachineLabel, corev1.LabelHostname)
+		p.node.Name, orchestrator.MachineLabel, corev1.LabelHostname)
 }
 
 // lacks returns why new storage of the request cannot be in the place, or nil.
@@ -57,11 +52,7 @@ func (p *place) lacks(r *request) error {
 // capacity: that of the selected node, or those of all nodes that the class allows. The error says
 // why there are none.
 func (p *Provisioner) placesOf(r *request, machines []user.Machine) ([]place, error) {
-	byName := map[string]user.Machine{}
-	for _, m := range machines {
-		byName[m.Name] = m
-		byName[m.Number] = m
-	}
+	known := orchestrator.NewMachines(machines)
 	if r.node != "" {
 		node, err := p.config.Nodes.Get(r.node)
 		if apierrors.IsNotFound(err) {
@@ -70,11 +61,11 @@ func (p *Provisioner) placesOf(r *request, machines []user.Machine) ([]place, er
 		if err != nil {
 			return nil, errors.Annotatef(err, "reading node %s", r.node)
 		}
-		m, ok := byName[machineOf(node)]
+		m, ok := known.Of(node)
 		switch {
 		case !ok:
 			return nil, errors.Errorf("node %s is machine %s, which stowage does not know: start an agent there, or set the node's label %s",
-				node.Name, machineOf(node), MachineLabel)
+				node.Name, orchestrator.MachineOf(node), orchestrator.MachineLabel)
 		case !r.class.allows(node.Labels):
 			return nil, errors.Errorf("the class's allowed topologies do not have the selected node %s", node.Name)
 		}
@@ -86,12 +77,12 @@ func (p *Provisioner) placesOf(r *request, machines []user.Machine) ([]place, er
 	}
 	var places []place
 	for _, node := range nodes {
-		if m, ok := byName[machineOf(node)]; ok && r.class.allows(node.Labels) {
+		if m, ok := known.Of(node); ok && r.class.allows(node.Labels) {
 			places = append(places, place{node, m})
 		}
 	}
 	if len(places) == 0 {
-		return nil, errors.Errorf("no node that the class's allowed topologies have is a machine of stowage: start agents, or set the label %s of nodes", MachineLabel)
+		return nil, errors.Errorf("no node that the class's allowed topologies have is a machine of stowage: start agents, or set the label %s of nodes", orchestrator.MachineLabel)
 	}
 	return places, nil
 }

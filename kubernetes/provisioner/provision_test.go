@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/kubernetes/orchestrator"
 	"github.com/stowage-io/stowage/kubernetes/provisioner"
 )
 
@@ -39,7 +40,7 @@ func TestVolume(t *testing.T) {
 		"mount options":  slices.Equal(pv.Spec.MountOptions, w.class.MountOptions),
 		"labels":         pv.Labels["tier"] == "gold",
 		"access modes":   slices.Equal(pv.Spec.AccessModes, w.claim.Spec.AccessModes),
-		"affinity":       term.Key == provisioner.MachineLabel && slices.Equal(term.Values, []string{"m1"}),
+		"affinity":       term.Key == orchestrator.MachineLabel && slices.Equal(term.Values, []string{"m1"}),
 	} {
 		if !ok {
 			t.Errorf("%s: %+v", what, pv)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
+	"github.com/stowage-io/stowage/kubernetes/orchestrator"
 	"github.com/stowage-io/stowage/kubernetes/provisioner"
 )
 
@@ -60,7 +61,7 @@ func newWorld(t *testing.T) *world {
 	w.cluster = fake.NewClientset(w.claim.DeepCopy())
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	for _, node := range []*corev1.Node{
-		newNode("n1", map[string]string{provisioner.MachineLabel: "m1", "zone": "a"}),
+		newNode("n1", map[string]string{orchestrator.MachineLabel: "m1", "zone": "a"}),
 		newNode("m2", map[string]string{"zone": "b"}),
 		newNode("n3", map[string]string{"zone": "a"}),
 	} {

@@ -235,3 +235,26 @@ func TestClaimOfStorageThatIsNotDeleted(t *testing.T) {
 	w.must(w.ReleaseStorage([]string{"kept"}))
 	w.check()
 }
+
+// The events of storage tell who had it, and which labels it got.
+func TestClaimEvents(t *testing.T) {
+	w := newWorld(t)
+	w.add("data", "loop", block)
+	seen := len(strings.Split(w.eventsOf("data", 0), "\n"))
+	ask := func(c state.Changes) {
+		t.Helper()
+		c.By = "alice"
+		w.must(w.Apply(c))
+	}
+	ask(state.Changes{Label: []state.Label{{Name: "data", Labels: map[string]string{"zone": "a", "tier": "fast"}}}})
+	ask(state.Changes{Claim: []state.Claim{{Name: "db", Storage: "data"}}})
+	ask(state.Changes{Unclaim: []string{"db"}})
+	ask(state.Changes{Offer: []string{"data"}})
+	ask(state.Changes{Claim: []state.Claim{{Name: "cache", Storage: "data", Request: state.ClaimRequest{Delete: true}}}})
+	ask(state.Changes{Label: []state.Label{{Name: "data"}}})
+	seen = w.wantEvents("data", seen,
+		"labelled tier=fast,zone=a by alice", "claimed db by alice", "unclaimed db by alice", "offered by alice", "claimed cache by alice",
+		"labelled by alice")
+	ask(state.Changes{Unclaim: []string{"cache"}})
+	w.wantEvents("data", seen, "unclaimed cache by alice", "remove-wanted by alice")
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
@@ -66,6 +67,14 @@ const (
 	EventRecovered EventType = "recovered"
 	// EventStatus: Text says why it is as it is.
 	EventStatus EventType = "status"
+
+	// EventClaimed: the storage belongs to the claim whose name is in Text. EventUnclaimed: that claim
+	// was deleted. EventOffered: other claims may have the storage. EventLabelled: it has the labels in
+	// Text. Like those of the first group, these are about what users want.
+	EventClaimed   EventType = "claimed"
+	EventUnclaimed EventType = "unclaimed"
+	EventOffered   EventType = "offered"
+	EventLabelled  EventType = "labelled"
 )
 
 // eventTypes are the types as records have them: a type never gets another number.
@@ -73,6 +82,7 @@ var eventTypes = []EventType{
 	EventAdded, EventAttachWanted, EventMoveWanted, EventDetachWanted, EventResizeWanted, EventRemoveWanted, EventReleaseWanted,
 	EventMade, EventImported, EventGrown, EventAttached, EventDetached, EventDestroyed, EventReleased, EventRemoved,
 	EventError, EventRecovered, EventStatus,
+	EventClaimed, EventUnclaimed, EventOffered, EventLabelled,
 }
 
 // Event is something that happened to storage.
@@ -138,6 +148,9 @@ type shape struct {
 	size    uint64
 	wanted  machineTag
 	moveTo  machineTag
+	labels  string
+	claim   string       // that has the instance, or had it
+	claimed bool         // by a claim that there is
 	parts   [2]partShape // the volume and the filesystem
 }
 
@@ -161,6 +174,7 @@ func (i *instance) shape() (s shape) {
 	}
 	if s.exists {
 		s.life, s.release, s.size, s.wanted, s.moveTo = i.Life, i.Release, i.Size, i.wantedMachine(), i.MoveTo
+		s.labels, s.claim, s.claimed = label.FormatSelector(i.Labels), i.Claim, i.Claim != "" && !i.Retained
 	}
 	return s
 }
@@ -211,6 +225,19 @@ func (i *instance) eventsSince(before shape, by string) (events []eventRecord) {
 	}
 	if before.exists && now.exists && now.size != before.size {
 		wish(EventResizeWanted, eventRecord{Size: now.size, Former: before.size})
+	}
+	if now.exists {
+		switch {
+		case now.claimed && !before.claimed:
+			wish(EventClaimed, eventRecord{Text: now.claim})
+		case before.claimed && !now.claimed:
+			wish(EventUnclaimed, eventRecord{Text: before.claim})
+		case before.claim != "" && now.claim == "":
+			wish(EventOffered, eventRecord{})
+		}
+		if before.exists && now.labels != before.labels {
+			wish(EventLabelled, eventRecord{Text: now.labels})
+		}
 	}
 	for n := range now.parts {
 		i.partEvents(before.parts[n], now.parts[n], add)

@@ -158,6 +158,14 @@ func describeEvent(e user.StorageEvent) string {
 		return "to be removed"
 	case "release-wanted":
 		return "to be released"
+	case "claimed":
+		return "claimed by " + text
+	case "unclaimed":
+		return "claim " + text + " deleted"
+	case "offered":
+		return "offered to claims"
+	case "labelled":
+		return "labels " + cmp.Or(text, "removed")
 	case "made", "imported":
 		return fmt.Sprintf("%s %s, %s%s", entity, e.Type, table.Size(e.SizeMiB), with(", ", text))
 	case "grown":

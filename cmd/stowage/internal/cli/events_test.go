@@ -35,6 +35,11 @@ func TestEvents(t *testing.T) {
 		{Type: "remove-wanted"},
 		{Type: "destroyed", Entity: "volume 1/0"},
 		{Type: "removed"},
+		{Type: "labelled", Text: "tier=fast,zone=a"},
+		{Type: "labelled"},
+		{Type: "claimed", Text: "orders"},
+		{Type: "unclaimed", Text: "orders"},
+		{Type: "offered"},
 		{Type: "novel", Entity: "volume 1/0", Text: "of a later server"},
 	} {
 		e.Time, e.Storage, e.Number = at, "a", uint64(len(b.happened)+1)
@@ -58,6 +63,11 @@ func TestEvents(t *testing.T) {
 2025-01-02 03:04:05  a        -      to be removed
 2025-01-02 03:04:05  a        -      volume 1/0 destroyed
 2025-01-02 03:04:05  a        -      removed
+2025-01-02 03:04:05  a        -      labels tier=fast,zone=a
+2025-01-02 03:04:05  a        -      labels removed
+2025-01-02 03:04:05  a        -      claimed by orders
+2025-01-02 03:04:05  a        -      claim orders deleted
+2025-01-02 03:04:05  a        -      offered to claims
 2025-01-02 03:04:05  a        -      novel volume 1/0: of a later server
 `
 	if r := m.run(t.Context(), "events", "a", "--limit", "20"); r.code != 0 || r.stdout != want {

@@ -136,7 +136,7 @@ model: ## Check the models of the life cycle and of a cluster with spin (docs/mo
 
 kubernetes-unit: ## Check the module kubernetes, and run its tests that need no control plane
 	go -C kubernetes vet ./...
-	go -C kubernetes test -count=1 ./cmd/... ./internal/... ./provisioner
+	go -C kubernetes test -count=1 ./cmd/... ./internal/... ./orchestrator ./provisioner
 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)

@@ -33,6 +33,10 @@ const ErrRefused = errors.ConstError("the server refuses this agent")
 // been restarted since: what it has of the environment may be in use on another machine.
 const ErrFenced = errors.ConstError("the machine is fenced")
 
+// ErrRestored is the error of a client whose state was restored from a backup. What was read from it, and
+// published to it, may not be so any more: connect again with another client, and begin everything again.
+const ErrRestored = errors.ConstError("the state was restored from a backup")
+
 // errForbidden is the error, besides ErrRefused, of an answer with the status 403.
 const errForbidden = errors.ConstError("forbidden")
 
@@ -167,6 +171,8 @@ type Client struct {
 	session string
 	// opened says that there has been a session.
 	opened bool
+	// generation is that of the state; 0 if no server has said it.
+	generation uint64
 	// stream is nil while there is no connection.
 	stream *stream
 	// reconnected is closed, and replaced, when a stream begins.

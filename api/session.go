@@ -56,7 +56,10 @@ func (c *Client) openSession(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.session, c.opened = strconv.FormatUint(opened.Number, 10), true
+	if c.generation != 0 && opened.Generation != 0 && c.generation != opened.Generation {
+		return errors.Trace(ErrRestored)
+	}
+	c.session, c.opened, c.generation = strconv.FormatUint(opened.Number, 10), true, max(c.generation, opened.Generation)
 	return nil
 }
 

@@ -395,7 +395,9 @@ func (h *Handler) openSession(r *http.Request, args agentwire.OpenSessionRequest
 	if err == nil && args.Started {
 		err = h.config.State.RecheckMachine(e.Machine, "the agent has started again")
 	}
-	return agentwire.OpenSessionResult{Number: s.Number, Secret: s.Secret, Reopened: s.Opener != args.Secret}, errors.Trace(err)
+	return agentwire.OpenSessionResult{
+		Number: s.Number, Secret: s.Secret, Reopened: s.Opener != args.Secret, Generation: h.config.State.Generation(),
+	}, errors.Trace(err)
 }
 
 func (h *Handler) confirmSession(r *http.Request, args agentwire.ConfirmSessionRequest) (struct{}, error) {

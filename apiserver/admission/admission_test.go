@@ -870,3 +870,21 @@ func TestSessionOfAgentThatGivesUp(t *testing.T) {
 	}
 	wantSession(1)
 }
+
+// A client of a state that was restored ends, so that its agent reads and publishes everything again.
+func TestAgentOfRestoredState(t *testing.T) {
+	w := newWorld(t)
+	web := w.enrol("web")
+	client := web.dial()
+	w.must(web.publish(client, "sda"))
+	w.link.Cut()
+	w.await("the client is connected again", client.IsConnected)
+	w.must(web.publish(client, "sdb")) // nothing was restored
+	w.must(w.RaiseGeneration())
+	w.link.Cut()
+	<-client.Dead()
+	if err := client.Wait(); !errors.Is(err, api.ErrRestored) || errors.Is(err, api.ErrRefused) {
+		t.Errorf("the client ends with %v", err)
+	}
+	w.must(web.publish(web.dial(), "sdc"))
+}

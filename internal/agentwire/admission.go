@@ -82,6 +82,8 @@ type OpenSessionResult struct {
 	Secret string `json:"secret"`
 	// Reopened says that the session was opened by the request's Opener, not by its Secret.
 	Reopened bool `json:"reopened,omitempty"`
+	// Generation is that of the state. It is another one after the state was restored.
+	Generation uint64 `json:"generation,omitempty"`
 }
 
 // ConfirmSessionRequest is the body of a request to [ConfirmSessionPath].

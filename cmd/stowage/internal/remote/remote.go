@@ -194,7 +194,7 @@ func (a *Agent) close() error {
 	var err error
 	if a.client != nil {
 		err = a.client.Close()
-		if errors.Is(err, api.ErrRefused) {
+		if errors.Is(err, api.ErrRefused) || errors.Is(err, api.ErrRestored) {
 			err = nil // the process ends with it already
 		}
 	}

@@ -226,6 +226,28 @@ func TestSeveralServers(t *testing.T) {
 	if r := s.run("restore", backup); r.Code != 1 || !strings.Contains(r.Stderr, "stop the agent first") {
 		t.Errorf("restoring below a server:\n%s", r.All())
 	}
+
+	// The backup replaces the state in etcd, once no server has it. What came after it is gone, and
+	// the environment's storage waits until a user accepts that.
+	restore := func(name string) command.Result {
+		return s.at(name, "server", "--cluster-reset", "--etcd-endpoints", etcd, "--restore", backup)
+	}
+	s.must("token", "create", "--role", "machine")
+	if r := restore("second"); r.Code != 1 || !strings.Contains(r.Stderr, "servers use the state") {
+		t.Errorf("restoring a state that a server has:\n%s", r.All())
+	}
+	first.stop()
+	if r := restore("server"); r.Code != 0 || !strings.Contains(r.Stdout, "the replaced state is kept as "+s.data) {
+		t.Errorf("restoring:\n%s", r.All())
+	}
+	first = start("server")
+	first.awaitLog("the state was restored from a backup")
+	first.stop()
+	first = start("server", "--accept-restored")
+	s.poll("the restored storage is not attached", func() bool {
+		got := s.status()
+		return got["a"].Status == "attached" && got["b"].Status == "attached"
+	})
 	s.must("remove", "a", "b", "--wait")
 	db.stop()
 	first.stop()

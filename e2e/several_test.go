@@ -67,7 +67,7 @@ func (s *several) startAgentOf(name, token string) {
 }
 
 // at runs a command at a server.
-func (s *several) at(server string, args ...string) command.Result {
+func (s *site) at(server string, args ...string) command.Result {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), waitTimeout)
 	defer cancel()

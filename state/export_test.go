@@ -74,7 +74,7 @@ func CheckStore(store kv.Store) (problems []string) {
 				return err
 			case strings.HasPrefix(key, historyKey("")):
 				// Of an older version.
-			case strings.HasPrefix(key, eventsPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
+			case strings.HasPrefix(key, eventsPrefix), strings.HasPrefix(key, poolPrefix), key == SchemaKey:
 				// Checked below, or by Open.
 			case key == authorityKey:
 				_, err := decodeAt[authorityRecord](key, data)

@@ -27,7 +27,7 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 	case schema == unsealedSchema:
 		return Identity{Schema: schema}, nil
 	case schema == 0:
-		return Identity{}, errors.NotFoundf("%q", schemaKey)
+		return Identity{}, errors.NotFoundf("%q", SchemaKey)
 	case schema != SchemaVersion && !isOlder(schema):
 		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, SchemaVersion)
 	}
@@ -36,7 +36,7 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 		return Identity{}, errors.Trace(r.err)
 	}
 	err = snapshot.Scan("", func(key string, data []byte) error {
-		if _, ok := unseal(key, data); !ok && key != schemaKey {
+		if _, ok := unseal(key, data); !ok && key != SchemaKey {
 			return errors.Errorf("the record at %q is damaged: checksum mismatch", key)
 		}
 		return nil

@@ -13,7 +13,10 @@ import (
 // Keys are made of components separated by slashes. Tags are written in their string form,
 // which has no slash. The prefix of anything that is watched ends with a slash.
 const (
-	schemaKey      = "schema"
+	// SchemaKey is the key without which a store that is not empty is refused: what copies a store writes
+	// it last.
+	SchemaKey = "schema"
+
 	identityKey    = "identity"
 	fingerprintKey = "fingerprint"
 	copyKey        = "copy"

@@ -44,7 +44,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 		switch schema {
 		case 0:
 			return snapshot.Scan("", func(key string, _ []byte) error {
-				return errors.Errorf("%q exists without %q: %s", key, schemaKey, damageRemedy)
+				return errors.Errorf("%q exists without %q: %s", key, SchemaKey, damageRemedy)
 			})
 		case unsealedSchema:
 			return copyRecords(snapshot, "", records)
@@ -175,7 +175,7 @@ func (tx *txn) migrateUnsealed(records map[string][]byte) error {
 	var unstamped copyRecord
 	for _, key := range slices.Sorted(maps.Keys(records)) {
 		switch {
-		case key == schemaKey:
+		case key == SchemaKey:
 			tx.setSchema()
 		case strings.HasPrefix(key, storagePrefix):
 			var i instance

@@ -27,7 +27,7 @@ type schemaRecord struct {
 
 // schema returns the schema of the store, 0 for an empty one.
 func (r *reader) schema() (int, error) {
-	data := r.get(schemaKey)
+	data := r.get(SchemaKey)
 	if r.err != nil || data == nil {
 		return 0, r.err
 	}
@@ -36,7 +36,7 @@ func (r *reader) schema() (int, error) {
 	if err == nil && schema.Version == 0 {
 		err = errors.New("no version")
 	}
-	return schema.Version, errors.Annotatef(err, "decoding %q", schemaKey)
+	return schema.Version, errors.Annotatef(err, "decoding %q", SchemaKey)
 }
 
 // setSchema records that the store has this schema.
@@ -45,7 +45,7 @@ func (tx *txn) setSchema() {
 	if err != nil && tx.err == nil {
 		tx.err = errors.Trace(err)
 	}
-	tx.put(schemaKey, data)
+	tx.put(SchemaKey, data)
 }
 
 // checkSchema returns an error unless this version can use a state of the schema.

@@ -10,6 +10,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
+	"github.com/stowage-io/stowage/api"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/remote"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/server"
 	"github.com/stowage-io/stowage/internal/run"
@@ -61,7 +62,8 @@ matter.
 
 --cluster-reset makes a server that does not run the only one, after more than half of the
 servers were lost for good, and ends. With --restore it gets the state of a backup. The
-other servers must not run: delete their data directories.`,
+other servers must not run: delete their data directories. With --etcd-endpoints, --cluster-reset
+only restores a backup: no server may run, and all can be started again.`,
 		Args: noArgs("leave the argument out"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -77,7 +79,7 @@ other servers must not run: delete their data directories.`,
 	cmd.AddCommand(c.serverRemoveCommand())
 	cmd.Flags().BoolVar(&flags.clusterInit, "cluster-init", false, "begin a cluster of servers that keep the state together")
 	cmd.Flags().BoolVar(&flags.clusterReset, "cluster-reset", false, "make this server the only one of its cluster, and end")
-	cmd.Flags().StringVar(&flags.restore, "restore", "", "with --cluster-reset: `FILE` with a backup whose state the server gets")
+	cmd.Flags().StringVar(&flags.restore, "restore", "", "with --cluster-reset: `FILE` with a backup whose state the server, or the etcd of --etcd-endpoints, gets")
 	cmd.Flags().StringVar(&flags.peerAddress, "peer-address", "", "`HOST:PORT` at which the other servers of the cluster reach this one (default: the host of --listen, and the next port)")
 	cmd.Flags().StringVar(&flags.listen, "listen", "", "host and port on which agents are served, such as 0.0.0.0:7117")
 	cmd.Flags().DurationVar(&flags.absence, "unreachable-after", 40*time.Second, "how long an agent may be without a connection before its machine is shown as unreachable")
@@ -228,13 +230,23 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 	for _, lack := range lacks {
 		logger.Warningf("%s", lack)
 	}
-	a, err := remote.New(ctx, remote.Config{
-		Config:  config,
-		DataDir: dataDir,
-		Servers: flags.servers,
-		Token:   token,
-		Machine: flags.machine,
-	})
+	for {
+		err := runAgentOnce(ctx, remote.Config{
+			Config:  config,
+			DataDir: dataDir,
+			Servers: flags.servers,
+			Token:   token,
+			Machine: flags.machine,
+		})
+		if !errors.Is(err, api.ErrRestored) || ctx.Err() != nil {
+			return err
+		}
+		logger.Warningf("%v: starting again", err)
+	}
+}
+
+func runAgentOnce(ctx context.Context, config remote.Config) error {
+	a, err := remote.New(ctx, config)
 	if err != nil {
 		return err
 	}

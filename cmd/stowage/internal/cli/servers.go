@@ -80,16 +80,29 @@ func (c *common) resetCluster(ctx context.Context, flags serverFlags) error {
 	if err := control.CheckAnswered(socket); err != nil {
 		return errors.Annotate(err, "stop the server first")
 	}
+	inEtcd := len(flags.etcd.Endpoints) > 0
+	if inEtcd && flags.restore == "" {
+		return errors.WithType(errors.New("--cluster-reset with --etcd-endpoints needs --restore: there is no cluster of servers"), errUsage)
+	}
 	logger, _, err := c.startLogging("stowage.server", flags.logLevel)
 	if err != nil {
 		return err
 	}
-	result, err := server.Reset(ctx, server.ResetConfig{DataDir: dataDir, Restore: flags.restore, Clock: clock.WallClock, Logger: logger})
+	result, err := server.Reset(ctx, server.ResetConfig{
+		DataDir: dataDir, Restore: flags.restore, Etcd: flags.etcd, Clock: clock.WallClock, Logger: logger,
+	})
 	if err != nil {
 		return err
 	}
 	if flags.restore != "" {
 		fmt.Fprintf(c.Stdout, "restored state %s of %s\n", result.UUID, result.Time.UTC().Format("2006-01-02 15:04:05Z"))
+	}
+	if inEtcd {
+		if result.Replaced != "" {
+			fmt.Fprintf(c.Stdout, "the replaced state is kept as %s\n", table.Escape(result.Replaced))
+		}
+		_, err = fmt.Fprintf(c.Stdout, "start the server in %s first, so that it notices what was restored\n", table.Escape(dataDir))
+		return errors.Trace(err)
 	}
 	if result.Replaced != "" {
 		fmt.Fprintf(c.Stdout, "the replaced database is kept as %s\n", table.Escape(result.Replaced))

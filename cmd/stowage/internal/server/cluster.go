@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/juju/clock"
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/api"
@@ -20,10 +19,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/state/kv/etcdkv"
-	"github.com/stowage-io/stowage/state/statefile"
 )
 
 // Servers can keep the state together: each then runs a member of an etcd cluster. The first one
@@ -379,115 +375,4 @@ func AdoptMoved(dir datadir.Dir) error {
 		err = c.write()
 	}
 	return errors.Trace(process.FirstError(err, p.Close()))
-}
-
-// ResetConfig is the configuration of [Reset]. All of it but Restore is required.
-type ResetConfig struct {
-	// DataDir is the directory of a server that keeps the state together with others, and does not
-	// run. Its path is absolute.
-	DataDir string
-	// Restore is a backup, whose state the server gets. Empty: it keeps what it has, which may lack
-	// the last changes.
-	Restore string
-	Clock   clock.Clock
-	Logger  process.Logger
-}
-
-// ResetResult is what [Reset] has done.
-type ResetResult struct {
-	// Meta is that of the backup.
-	statefile.Meta
-	// Replaced is the new name of the former database, if there is a new one.
-	Replaced string
-}
-
-// Reset makes a server the only one of its cluster. Its state counts as restored: it may not know
-// what the machines have. The other servers must never run again.
-func Reset(ctx context.Context, config ResetConfig) (result ResetResult, err error) {
-	dir := datadir.Dir(config.DataDir)
-	p := &inEtcd{dir: dir}
-	place, err := dir.Place()
-	switch {
-	case err != nil:
-		return result, errors.Trace(err)
-	case place != datadir.PlaceCluster:
-		return result, errors.NewNotValid(nil, fmt.Sprintf("%s is not the data directory of a server that keeps the state together with others", dir))
-	}
-	defer func() {
-		if closed := p.Close(); err == nil {
-			err = errors.Trace(closed)
-		}
-	}()
-	if err := p.begin(); err != nil {
-		return result, errors.Trace(err)
-	}
-	c := &cluster{dir: dir, config: Config{Config: process.Config{Clock: config.Clock, Logger: config.Logger}}, name: p.name}
-	if err := c.readRecord(); err != nil {
-		return result, errors.Trace(err)
-	}
-	if err := c.check(); err != nil {
-		return result, errors.Trace(err)
-	}
-	if config.Restore == "" {
-		return result, errors.Trace(c.forgetOthers(ctx, p))
-	}
-	result, err = c.restore(ctx, config)
-	return result, errors.Annotatef(err, "restoring %s", config.Restore)
-}
-
-// forgetOthers keeps the state that this server has.
-func (c *cluster) forgetOthers(ctx context.Context, p *inEtcd) (err error) {
-	if err := c.checkDatabase(); err != nil {
-		return errors.Trace(err)
-	}
-	if p.member, p.Store, err = c.start(ctx, databaseDir, true); err != nil {
-		return errors.Trace(err)
-	}
-	var found statefile.Identity
-	err = p.View(ctx, func(snapshot kv.Snapshot) (err error) {
-		found, err = datadir.Identify(snapshot)
-		return err
-	})
-	if err != nil {
-		return errors.Trace(err)
-	}
-	return errors.Trace(c.dir.AdvanceMark("the state of this server", found, c.config.Clock.Now()))
-}
-
-// restore replaces the state by that of a backup.
-func (c *cluster) restore(ctx context.Context, config ResetConfig) (result ResetResult, err error) {
-	unpacked, err := os.MkdirTemp(c.dir.Server(), backupDir)
-	if err != nil {
-		return result, errors.Trace(err)
-	}
-	defer func() {
-		if removed := os.RemoveAll(unpacked); err == nil {
-			err = errors.Trace(removed)
-		}
-	}()
-	path := filepath.Join(unpacked, "state.db")
-	if result.Meta, _, err = statefile.Restore(config.Restore, path, datadir.Identify, c.config.Clock.Now(), nil); err != nil {
-		return result, errors.Trace(err)
-	}
-	store, err := boltkv.OpenExisting(path)
-	if err != nil {
-		return result, errors.Trace(err)
-	}
-	defer func() {
-		if closed := store.Close(); err == nil {
-			err = errors.Trace(closed)
-		}
-	}()
-	if err := os.RemoveAll(c.path(newDatabaseDir)); err != nil {
-		return result, errors.Trace(err)
-	}
-	c.record.Cluster = "" // the new member has no others
-	if err := c.dir.AdvanceMark(config.Restore, result.Identity, c.config.Clock.Now()); err != nil {
-		return result, errors.Trace(err)
-	}
-	result.Replaced = c.path(databaseDir) + ".replaced-" + c.config.Clock.Now().UTC().Format("20060102T150405Z")
-	if err := c.seed(ctx, store, result.Replaced); err != nil {
-		return result, errors.Trace(err)
-	}
-	return result, errors.Trace(c.write())
 }

@@ -142,14 +142,8 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		return nil, errors.Trace(err)
 	}
 	dir := datadir.Dir(config.DataDir)
-	if err := dir.Prepare(); err != nil {
+	if err := prepare(dir); err != nil {
 		return nil, errors.Trace(err)
-	}
-	if err := dir.CheckUse(datadir.UseServer); err != nil {
-		return nil, errors.Trace(err)
-	}
-	if err := os.Mkdir(dir.Server(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, errors.Annotate(err, "making the directory of the server's files")
 	}
 	place, err := openPlace(ctx, dir, config)
 	if err != nil {
@@ -160,6 +154,20 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		return nil, errors.Trace(process.FirstError(err, s.close()))
 	}
 	return s, nil
+}
+
+// prepare makes the directory, unless it has another use.
+func prepare(dir datadir.Dir) error {
+	if err := dir.Prepare(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := dir.CheckUse(datadir.UseServer); err != nil {
+		return errors.Trace(err)
+	}
+	if err := os.Mkdir(dir.Server(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return errors.Annotate(err, "making the directory of the server's files")
+	}
+	return nil
 }
 
 // start does the rest of New once the server has locked the directory.

@@ -344,13 +344,15 @@ const (
 	copiedBytes = 4 << 20
 )
 
-// copyState copies all keys to an empty store, in bounded transactions.
+// copyState copies all keys to an empty store, in bounded transactions. The last one makes the copy
+// valid: see [state.SchemaKey].
 func copyState(ctx context.Context, from stateStore, to kv.Store) error {
 	type entry struct {
 		key   string
 		value []byte
 	}
 	var batch []entry
+	var last entry
 	size := 0
 	flush := func() error {
 		err := to.Update(ctx, func(tx kv.Tx) error {
@@ -366,15 +368,23 @@ func copyState(ctx context.Context, from stateStore, to kv.Store) error {
 	}
 	return from.View(ctx, func(snapshot kv.Snapshot) error {
 		err := snapshot.Scan("", func(key string, value []byte) error {
+			if key == state.SchemaKey {
+				last = entry{key, bytes.Clone(value)}
+				return nil
+			}
 			batch = append(batch, entry{key, bytes.Clone(value)})
 			if size += len(key) + len(value); len(batch) < copiedKeys && size < copiedBytes {
 				return nil
 			}
 			return flush()
 		})
-		if err != nil {
-			return errors.Trace(err)
+		if err == nil {
+			err = flush()
 		}
-		return flush()
+		if err == nil && last.key != "" {
+			batch = []entry{last}
+			err = flush()
+		}
+		return errors.Trace(err)
 	})
 }

@@ -47,8 +47,13 @@ type StorageParams struct {
 	Labels map[string]string
 
 	// Machine is the machine to attach the instance to. The zero tag leaves it detached, which
-	// is possible only for storage that does not need a machine.
+	// is possible only for storage that does not need a machine to be made.
 	Machine names.MachineTag
+
+	// Detached leaves the instance detached. Then Machine is where it is made, and it is the zero tag
+	// for storage of the environment. A filesystem on a volume of the environment is made when the
+	// instance is attached first.
+	Detached bool
 
 	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
@@ -627,6 +632,7 @@ type design struct {
 	instance
 	provider storage.Provider
 	machine  names.MachineTag
+	attach   bool
 
 	volume, filesystem bool
 
@@ -653,11 +659,12 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	}
 
 	// Determine the parts of the instance, and their scope.
-	attach := p.Machine != names.MachineTag{}
+	placed := p.Machine != names.MachineTag{}
 	native := p.Kind == storage.StorageKindFilesystem && provider.Supports(storage.StorageKindFilesystem)
 	d := design{
 		provider:   provider,
 		machine:    p.Machine,
+		attach:     placed && !p.Detached,
 		volume:     !native,
 		filesystem: p.Kind == storage.StorageKindFilesystem,
 		bound:      provider.Scope() == storage.ScopeMachine,
@@ -665,10 +672,13 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	if d.volume && !provider.Supports(storage.StorageKindBlock) {
 		return design{}, errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider()))+" makes no "+p.Kind.String()+" storage")
 	}
-	if !attach && (d.bound || d.volume && d.filesystem) {
+	switch {
+	case !placed && (d.bound || d.volume && d.filesystem && !p.Detached):
 		return design{}, errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
+	case !d.bound && placed && p.Detached:
+		return design{}, errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is not made on a machine: leave the machine out until it is attached")
 	}
-	if attach {
+	if placed {
 		if err := r.checkTarget(newMachineTag(p.Machine)); err != nil {
 			return design{}, err
 		}
@@ -686,6 +696,10 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		MountPoint: p.MountPoint,
 		ReadOnly:   p.ReadOnly,
 		Life:       life.Alive,
+	}
+	if d.volume && d.filesystem && !d.bound && !d.attach {
+		// Its filesystem belongs to the machine that it is attached to first.
+		d.filesystem, d.Moved = false, &movedFilesystem{}
 	}
 	if len(p.Labels) > 0 {
 		if err := st.checkLabels(r); err != nil {
@@ -730,7 +744,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 			return errors.Trace(err)
 		}
 	}
-	if d.machine != (names.MachineTag{}) {
+	if d.attach {
 		if err := i.attach(newMachineTag(d.machine), tx.identity().Generation, tx.now); err != nil {
 			return errors.Trace(err)
 		}

@@ -75,6 +75,19 @@ func Number(least, most uint64) Values {
 	}
 }
 
+// Octal returns the numbers from 0 to most, written with one to four octal digits, as modes
+// are.
+func Octal(most uint64) Values {
+	return Values{
+		text: fmt.Sprintf("octal 0…%o", most),
+		check: func(value string) bool {
+			n, err := strconv.ParseUint(value, 8, 64)
+			return err == nil && len(value) <= 4 && n <= most
+		},
+		examples: []string{"0", fmt.Sprintf("%04o", most)},
+	}
+}
+
 // Choice is an option that a user has chosen. Value is empty for a flag.
 type Choice struct {
 	Key, Value string

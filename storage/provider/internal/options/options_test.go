@@ -13,6 +13,7 @@ var allowed = []Option{
 	{Key: "other-flag", OneOf: "kind"},
 	{Key: "size", Values: Number(2, 64)},
 	{Key: "mode", Values: OneOf("fast", "safe")},
+	{Key: "permissions", Values: Octal(0o1777)},
 }
 
 // Promise S15.
@@ -26,7 +27,7 @@ func TestParse(t *testing.T) {
 		{"flag", []Choice{{"flag", ""}}, ""},
 		{"mode=safe,size=2,flag", []Choice{{"mode", "safe"}, {"size", "2"}, {"flag", ""}}, ""},
 		{"size=64", []Choice{{"size", "64"}}, ""},
-		{"none", nil, `"none" is not an option for tests: allowed are flag, other-flag, size=2…64, mode=fast|safe`},
+		{"none", nil, `"none" is not an option for tests: allowed are flag, other-flag, size=2…64, mode=fast|safe, permissions=octal 0…1777`},
 		{"flag,", nil, `"" is not an option`},
 		{" flag", nil, `" flag" is not an option`},
 		{"flag,flag", nil, `option "flag" for tests is given twice`},
@@ -40,6 +41,15 @@ func TestParse(t *testing.T) {
 		{"size=03", nil, "allowed is 2…64"},
 		{"size=3 ", nil, "allowed is 2…64"},
 		{"mode=fast safe", nil, "allowed is fast|safe"},
+		{"permissions=0", []Choice{{"permissions", "0"}}, ""},
+		{"permissions=0750", []Choice{{"permissions", "0750"}}, ""},
+		{"permissions=1777", []Choice{{"permissions", "1777"}}, ""},
+		{"permissions=2000", nil, `is "2000": allowed is octal 0…1777`},
+		{"permissions=788", nil, `is "788": allowed is octal 0…1777`},
+		{"permissions=00750", nil, "allowed is octal"},
+		{"permissions=0o75", nil, "allowed is octal"},
+		{"permissions=+75", nil, "allowed is octal"},
+		{"permissions=", nil, "allowed is octal"},
 	} {
 		got, err := Parse(test.text, allowed, "tests")
 		if !reflect.DeepEqual(got, test.want) {

@@ -99,34 +99,35 @@ func (f *filesystem) volume() (names.VolumeTag, error) {
 	return volume, nil
 }
 
-// attach mounts a filesystem, or finds it mounted, and returns its mount point.
-func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (string, error) {
+// attach mounts a filesystem, or finds it mounted.
+func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (storage.FilesystemAttachmentInfo, error) {
+	none := storage.FilesystemAttachmentInfo{}
 	unlock, err := c.lock(p.FilesystemId)
 	if err != nil {
-		return "", errors.Trace(err)
+		return none, errors.Trace(err)
 	}
 	defer unlock()
 	f, err := c.loadReady(p)
 	if err != nil {
-		return "", errors.Trace(err)
+		return none, errors.Trace(err)
 	}
 	defer f.close()
 	if err := f.choose(on); err != nil {
-		return "", errors.Trace(err)
+		return none, errors.Trace(err)
 	}
 	if f.rec.Device != f.dev.Identity {
 		f.rec.Device = f.dev.Identity
 		if err := f.Save(); err != nil {
-			return "", errors.Trace(err)
+			return none, errors.Trace(err)
 		}
 	}
 	path := p.Path
 	if path == "" {
 		if path, err = c.DefaultMountPoint(f.id); err != nil {
-			return "", errors.Trace(err)
+			return none, errors.Trace(err)
 		}
 	}
-	return path, errors.Trace(c.MountCall.Attach(f, path, p.ReadOnly))
+	return c.MountCall.Attach(f, path, p.ReadOnly)
 }
 
 // choose opens the one device that holds the filesystem.
@@ -204,17 +205,18 @@ func (f *filesystem) Placement() *object.Placement {
 	return &f.rec.Placement
 }
 
+// MountSettings implements [object.Mountable].
+func (f *filesystem) MountSettings() (mount.Settings, error) {
+	return mount.ParseOptions(f.rec.Type, f.rec.MountOptions)
+}
+
 // Mount implements [object.Mountable]. It mounts the filesystem from its device, and checks
 // that the kernel has mounted that device.
-func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
+func (f *filesystem) Mount(s mount.Settings) (*mount.Detached, error) {
 	if err := checkFree(f.dev); err != nil {
 		return nil, errors.Trace(err)
 	}
-	options, err := mount.ParseOptions(f.rec.Type, f.rec.MountOptions)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	mounted, err := mount.New(mount.Filesystem{Type: f.rec.Type, Source: f.dev.Path(), Options: options, ReadOnly: readOnly})
+	mounted, err := mount.New(mount.Filesystem{Type: f.rec.Type, Source: f.dev.Path(), Options: s.Options, ReadOnly: s.ReadOnly})
 	if err != nil {
 		return nil, errors.Trace(err)
 	}

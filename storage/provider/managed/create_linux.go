@@ -171,15 +171,29 @@ func (f *filesystem) wasMade() (bool, error) {
 	case found.Type != f.rec.Type || found.UUID != f.rec.UUID:
 		return false, nil
 	}
-	mounted, err := f.Mount(false)
-	if err != nil {
+	if err := f.checkMounts(); err != nil {
 		// It may be incomplete, or this attempt alone has failed.
 		return false, errors.Annotatef(err, "%s holds a filesystem that was made for this storage, and it cannot be mounted "+
 			"(if it was never complete, `stowage format` discards it)", f.dev.Path())
 	}
-	mounted.Close()
 	f.rec.Size = f.dev.Size
 	return true, f.finish()
+}
+
+// checkMounts returns an error if the filesystem cannot be mounted for writing. Linux checks less
+// of a filesystem that is mounted read-only.
+func (f *filesystem) checkMounts() error {
+	s, err := f.MountSettings()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	s.ReadOnly = false
+	mounted, err := f.Mount(s)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	mounted.Close()
+	return nil
 }
 
 // resume finishes formatting that an earlier call began. The filesystem may be complete,
@@ -199,9 +213,8 @@ func (f *filesystem) resume() error {
 	}
 	if found.UUID == f.rec.UUID {
 		// mkfs.xfs writes the UUID early, and an unfinished filesystem does not mount.
-		mounted, err := f.Mount(false)
+		err := f.checkMounts()
 		if err == nil {
-			mounted.Close()
 			return f.finish()
 		}
 		if errors.Is(err, errors.NotSupported) {

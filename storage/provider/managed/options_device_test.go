@@ -3,9 +3,14 @@
 package managed
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
@@ -75,4 +80,57 @@ func TestManagedRefusesDisallowedOptions(t *testing.T) {
 	mt.CheckError(err, true, "creating filesystem 0/2", `attribute "mount-options"`, "ordered|journal")
 	mt.Attributes = nil
 	mt.Create("ext4")
+}
+
+// The filesystem is made, and found complete, although it is only ever mounted read-only.
+func TestManagedMountOptionReadOnly(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Attributes = map[string]any{"mount-options": "ro,nosuid,nodev,noexec"}
+		mt.Create(fs)
+		mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
+		mt.Create(fs)
+		for range 2 {
+			for range 2 {
+				got, err := mt.TryAttach(false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !got.ReadOnly {
+					t.Errorf("got %+v", got)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(mt.Path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+				t.Errorf("writing gives %v", err)
+			}
+			sourcetest.CheckAttachmentState(t, mt.Source(), sourcetest.ManagedID)
+			mt.Detach()
+		}
+		if _, err := mt.TryAttach(false); err != nil {
+			t.Fatal(err)
+		}
+		size := 2 * sourcetest.ManagedSizes[fs]
+		mt.resizeDevice(loop, size)
+		_, err := mt.tryResize(size)
+		mt.CheckError(err, true, "mounted read-only at "+mt.Path()+", by its mount option ro")
+		mt.Detach()
+	})
+}
+
+// Somebody makes programs executable on the mount. A restarted agent does not accept that.
+// Fault F32.
+func TestManagedMountWithoutOptionNotAdopted(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Attributes = map[string]any{"mount-options": "noexec"}
+	mt.Create("ext4")
+	mt.Attach()
+	sourcetest.Command(t, "mount", "-o", "remount,bind,exec,nosuid,nodev", mt.Path())
+	sourcetest.CheckAttachmentState(t, mt.Source(), sourcetest.ManagedID, "it is without noexec at "+mt.Path())
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, true, "it is mounted at "+mt.Path()+" without noexec", "detach it first")
+	mt.Detach()
+	mt.Attach()
+	mt.Detach()
 }

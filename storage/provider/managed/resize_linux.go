@@ -62,6 +62,10 @@ func (f *filesystem) openMounted() (*os.File, error) {
 	if path == "" {
 		return nil, errors.New("not attached: attach the filesystem before resizing it")
 	}
+	settings, err := f.MountSettings()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
 	if err := f.locate(); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -80,6 +84,8 @@ func (f *filesystem) openMounted() (*os.File, error) {
 		return nil, errors.Errorf("another filesystem, %s, is mounted at %s: unmount it, and attach this filesystem again", mount.Describe(at.Info), path)
 	case f.orphan != nil:
 		return nil, errors.Errorf("the device of the filesystem mounted at %s is gone: detach the filesystem, and attach it again when the device is back", path)
+	case settings.ReadOnly:
+		return nil, storage.Permanent(errors.Errorf("it is mounted read-only at %s, by its mount option ro: it cannot grow", path))
 	case mount.IsReadOnly(at.Info):
 		return nil, storage.Permanent(errors.Errorf("it is mounted read-only at %s: attach it read-write before resizing it", path))
 	}

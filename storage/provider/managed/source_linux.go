@@ -214,10 +214,10 @@ func (s *source) AttachFilesystems(ctx envcontext.ProviderCallContext, params []
 	if err != nil {
 		return nil, errors.Annotate(err, "attaching filesystems")
 	}
-	paths, failures := c.MountAll(params, func(p storage.FilesystemAttachmentParams) (string, error) {
+	infos, failures := c.MountAll(params, func(p storage.FilesystemAttachmentParams) (storage.FilesystemAttachmentInfo, error) {
 		return c.attach(p, devices)
 	})
-	return object.MountedResults(params, paths, failures), nil
+	return object.MountedResults(params, infos, failures), nil
 }
 
 // DetachFilesystems implements [storage.FilesystemSource].

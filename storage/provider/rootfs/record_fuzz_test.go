@@ -19,6 +19,7 @@ func FuzzRootfsRecord(f *testing.F) {
 		`{"size": 1048576, "phase": "ready", "mount-point": "at", "made-dirs": ["..", "/"]}`,
 		`{"size": 1048576, "phase": "importing", "imported-from": "OUTSIDE/full", "ino": 12}`,
 		`{"size": 1048576, "phase": "ready", "imported-from": "../OUTSIDE", "project": 7, "limit": 1048576}`,
+		`{"size": 1048576, "phase": "ready", "mount-options": "mode=0,,suid"}`,
 		`{}`, `null`, ``,
 	} {
 		f.Add([]byte(record))

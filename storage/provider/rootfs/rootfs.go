@@ -14,6 +14,9 @@ import (
 // ProviderType is the type of the provider.
 const ProviderType storage.ProviderType = "rootfs"
 
+// mountType is the type of its filesystems, which are directories.
+const mountType = "rootfs"
+
 // Options are the settings of a rootfs provider.
 type Options struct {
 	// StorageDir is the absolute path of the storage directory for pools without the attribute
@@ -51,7 +54,9 @@ type Logger interface {
 // MiB, and is not enforced until it is resized.
 //
 // A filesystem that is attached at the path of its own directory, or without a path, needs no
-// mount; such an attachment cannot be read-only. Creating and importing nevertheless require
+// mount; such an attachment cannot be read-only, and cannot have mount options. Otherwise the
+// attribute "mount-options" of a filesystem chooses the options of its mount;
+// docs/reference/filesystems.md lists them. Creating and importing nevertheless require
 // CAP_SYS_ADMIN: destroying a filesystem uses a mount to protect what may be mounted in its
 // directory.
 //
@@ -68,7 +73,7 @@ func NewProvider(options Options) storage.Provider {
 		logger = loggo.GetLogger("stowage.storage.provider.rootfs")
 	}
 	return &provider{
-		Provider: object.Provider{Type: ProviderType, StorageDir: options.StorageDir},
+		Provider: object.Provider{Type: ProviderType, StorageDir: options.StorageDir, MountType: mountType},
 		logger:   logger,
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func newSource(dir string, logger Logger) (storage.FilesystemSource, error) {
 	kind := kind{trash: filepath.Join(dir, "trash"), logger: logger}
-	return &source{FilesystemSource: object.FilesystemSource{Dir: dir, Kind: kind}, kind: kind}, nil
+	return &source{FilesystemSource: object.FilesystemSource{Dir: dir, Kind: kind, MountType: mountType}, kind: kind}, nil
 }
 
 // source adds importing to [object.FilesystemSource].
@@ -37,6 +37,9 @@ type kind struct {
 type record struct {
 	Size  uint64       `json:"size"` // bytes
 	Phase object.Phase `json:"phase"`
+
+	// MountOptions is the user's text, unchanged.
+	MountOptions string `json:"mount-options,omitempty"`
 
 	// ImportedFrom is the path that the directory had before it was taken over.
 	ImportedFrom string `json:"imported-from,omitempty"`
@@ -121,7 +124,7 @@ func (f *filesystem) forgetReleased() error {
 }
 
 // Create implements [object.FilesystemKind].
-func (k kind) Create(c *object.MountCall, id string, size uint64, owner object.Ownership) error {
+func (k kind) Create(c *object.MountCall, id string, size uint64, mountOptions string, owner object.Ownership) error {
 	f := &filesystem{kind: k, id: id, call: c}
 	err := c.Records.Load(id, &f.rec)
 	if err == nil && f.rec.Phase == object.PhaseDestroying {
@@ -138,11 +141,11 @@ func (k kind) Create(c *object.MountCall, id string, size uint64, owner object.O
 		if has {
 			return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s of a released filesystem exists: import it or move it away", c.Files.Entry(id))))
 		}
-		return errors.Trace(f.makeNew(size, owner))
+		return errors.Trace(f.makeNew(size, mountOptions, owner))
 	}
 	switch {
 	case errors.Is(err, errors.NotFound):
-		return errors.Trace(f.makeNew(size, owner))
+		return errors.Trace(f.makeNew(size, mountOptions, owner))
 	case err != nil:
 		return errors.Trace(err)
 	}
@@ -156,7 +159,7 @@ func (k kind) Create(c *object.MountCall, id string, size uint64, owner object.O
 	return errors.Trace(object.GrowTo(f, f.rec.Ownership, f.rec.Size, size))
 }
 
-func (f *filesystem) makeNew(size uint64, owner object.Ownership) error {
+func (f *filesystem) makeNew(size uint64, mountOptions string, owner object.Ownership) error {
 	if err := f.checkCapable(); err != nil {
 		return errors.Trace(err)
 	}
@@ -175,7 +178,7 @@ func (f *filesystem) makeNew(size uint64, owner object.Ownership) error {
 		return errors.Trace(err)
 	}
 	trash.Close()
-	f.rec = record{Size: size, Phase: object.PhaseCreating, Ownership: owner}
+	f.rec = record{Size: size, Phase: object.PhaseCreating, MountOptions: mountOptions, Ownership: owner}
 	if err := f.Save(); err != nil {
 		return errors.Trace(err)
 	}
@@ -300,13 +303,17 @@ func (f *filesystem) Note() error {
 	return f.call.Records.Note(f.id, f.rec)
 }
 
-func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
+func (f *filesystem) MountSettings() (mount.Settings, error) {
+	return mount.ParseOptions(mountType, f.rec.MountOptions)
+}
+
+func (f *filesystem) Mount(s mount.Settings) (*mount.Detached, error) {
 	dir, err := f.open()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	defer dir.Close()
-	return mount.Bind(dir.File(), readOnly)
+	return mount.Bind(dir.File(), s)
 }
 
 func (f *filesystem) Mounts() ([]*mountinfo.Info, error) {
@@ -367,28 +374,34 @@ func (f *filesystem) Check(at *mount.Target) error {
 	return nil
 }
 
-func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
+func (f *filesystem) Attach(path string, readOnly bool) (storage.FilesystemAttachmentInfo, error) {
+	none := storage.FilesystemAttachmentInfo{}
 	dir, err := f.open()
 	if err != nil {
-		return "", errors.Trace(err)
+		return none, errors.Trace(err)
 	}
 	defer dir.Close()
 	if err := f.enforce(dir); err != nil {
-		return "", errors.Trace(err)
+		return none, errors.Trace(err)
 	}
 	if path != "" && path != dir.Path() {
-		return path, errors.Trace(f.call.Attach(f, path, readOnly))
+		return f.call.Attach(f, path, readOnly)
 	}
+	// It is not mounted there.
 	if readOnly {
-		return "", errors.NewNotSupported(nil, fmt.Sprintf(
+		return none, errors.NewNotSupported(nil, fmt.Sprintf(
 			"it cannot be read-only at its own directory %s: choose another mount point", dir.Path()))
+	}
+	if f.rec.MountOptions != "" {
+		return none, errors.NewNotSupported(nil, fmt.Sprintf(
+			"it cannot have mount options (%s) at its own directory %s: choose another mount point", f.rec.MountOptions, dir.Path()))
 	}
 	if f.rec.MountPoint != "" {
 		if err := f.call.AbandonMountPoint(f); err != nil {
-			return "", errors.Trace(err)
+			return none, errors.Trace(err)
 		}
 	}
-	return dir.Path(), nil
+	return storage.FilesystemAttachmentInfo{Path: dir.Path()}, nil
 }
 
 func (f *filesystem) Unmounted(from string) error {
@@ -493,7 +506,7 @@ func (f *filesystem) Release() error {
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
 		return errors.Trace(err)
 	}
-	f.rec.Phase, f.rec.ImportedFrom = object.PhaseReleased, ""
+	f.rec.Phase, f.rec.ImportedFrom, f.rec.MountOptions = object.PhaseReleased, "", ""
 	f.rec.Project, f.rec.Limit, f.rec.Placement = 0, 0, object.Placement{}
 	return errors.Trace(object.IgnoreNoSpace(f.Save()))
 }

@@ -5,6 +5,7 @@ package tmpfs
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/juju/errors"
@@ -297,4 +298,52 @@ func TestTmpfsStatusError(t *testing.T) {
 // Fault F11.
 func TestTmpfsMountedInOtherNamespaces(t *testing.T) {
 	sourcetest.CheckOtherNamespaces(t, func(t *testing.T) *sourcetest.FilesystemTest { return &newFilesystemTest(t).FilesystemTest })
+}
+
+func TestTmpfsOptions(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Attributes = map[string]any{"mount-options": "mode=1770,uid=7,gid=8,nr_inodes=16"}
+	ft.Create()
+	for _, again := range []func(){func() {}, ft.Detach, ft.UnmountExternally} {
+		again()
+		ft.Restart()
+		ft.Attach()
+		ft.Resize(4, 4)
+		var st unix.Stat_t
+		if err := unix.Stat(ft.Path, &st); err != nil || st.Mode&0o7777 != 0o1770 || st.Uid != 7 || st.Gid != 8 {
+			t.Errorf("it has mode %o, owner %d and group %d, %v", st.Mode, st.Uid, st.Gid, err)
+		}
+		ft.CheckSize(ft.Path, 4)
+		// Other agents must see whose it is, however few inodes it has.
+		if owner, err := unix.Getxattr(ft.Path, "trusted.stowage.owner", make([]byte, 256)); err != nil || owner == 0 {
+			t.Errorf("it has no owner: %v", err)
+		}
+		files := 0
+		for ; files < 100; files++ {
+			if err := os.WriteFile(filepath.Join(ft.Path, strconv.Itoa(files)), nil, 0o600); err != nil {
+				break
+			}
+		}
+		if files < 10 || files > 15 {
+			t.Errorf("it has space for %d files", files)
+		}
+	}
+	ft.Detach()
+	ft.Destroy()
+}
+
+// A mode that is chosen replaces the default, and other options do not.
+func TestTmpfsDefaultMode(t *testing.T) {
+	for options, want := range map[string]uint32{"": 0o755, "uid=7": 0o755, "mode=0": 0, "mode=0700": 0o700} {
+		ft := newFilesystemTest(t)
+		ft.Attributes = map[string]any{"mount-options": options}
+		ft.Create()
+		ft.Attach()
+		var st unix.Stat_t
+		if err := unix.Stat(ft.Path, &st); err != nil || st.Mode&0o7777 != want {
+			t.Errorf("%q: the mode is %o, %v, want %o", options, st.Mode&0o7777, err, want)
+		}
+		ft.Detach()
+		ft.Destroy()
+	}
 }

@@ -16,6 +16,8 @@ func FuzzTmpfsRecord(f *testing.F) {
 		`{"size": 1048576, "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,
 		`{"size": 1048576, "made-dirs": ["OUTSIDE/empty"]}`,
 		`{"size": 1048576, "mount-point": "OUTSIDE/full", "made-dirs": ["OUTSIDE/full", "OUTSIDE/empty"]}`,
+		`{"size": 1048576, "mount-options": "noexec,mode=0700", "mount-point": "OUTSIDE/deep/a"}`,
+		`{"size": 1048576, "mount-options": "size=1,,suid"}`,
 		`{"size": 0, "mount-point": ""}`, `{}`, `null`, ``,
 	} {
 		f.Add([]byte(record))

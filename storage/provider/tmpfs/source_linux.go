@@ -2,7 +2,6 @@ package tmpfs
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/juju/errors"
@@ -14,7 +13,7 @@ import (
 )
 
 func newSource(dir string) (storage.FilesystemSource, error) {
-	return &object.FilesystemSource{Dir: dir, Kind: kind{}}, nil
+	return &object.FilesystemSource{Dir: dir, Kind: kind{}, MountType: mountType}, nil
 }
 
 type kind struct{}
@@ -22,6 +21,8 @@ type kind struct{}
 // record is the stored record of a filesystem, under its ID.
 type record struct {
 	Size uint64 `json:"size"` // bytes
+	// MountOptions is the user's text, unchanged.
+	MountOptions string `json:"mount-options,omitempty"`
 	object.Ownership
 	object.Placement
 	// BootID identifies the boot in which the filesystem was last mounted or about to be
@@ -46,11 +47,11 @@ func (kind) Files() string {
 	return "mounts"
 }
 
-func (kind) Create(c *object.MountCall, id string, size uint64, owner object.Ownership) error {
+func (kind) Create(c *object.MountCall, id string, size uint64, mountOptions string, owner object.Ownership) error {
 	f := &filesystem{id: id, call: c}
 	err := c.Records.Load(id, &f.rec)
 	if errors.Is(err, errors.NotFound) {
-		f.rec = record{Size: size, Ownership: owner}
+		f.rec = record{Size: size, MountOptions: mountOptions, Ownership: owner}
 		return errors.Trace(f.Save())
 	} else if err != nil {
 		return errors.Trace(err)
@@ -98,7 +99,11 @@ func (f *filesystem) Note() error {
 	return f.call.Records.Note(f.id, f.rec)
 }
 
-func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
+func (f *filesystem) MountSettings() (mount.Settings, error) {
+	return mount.ParseOptions(mountType, f.rec.MountOptions)
+}
+
+func (f *filesystem) Mount(s mount.Settings) (*mount.Detached, error) {
 	table, err := f.call.Table()
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -119,13 +124,11 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 		}
 	}
 	mounted, err := mount.New(mount.Filesystem{
-		Type:   "tmpfs",
-		Source: f.source(),
-		Options: []mount.Option{
-			{Key: "size", Value: strconv.FormatUint(f.rec.Size, 10)},
-			{Key: "mode", Value: "755"},
-		},
-		ReadOnly: readOnly,
+		Type:     mountType,
+		Source:   f.source(),
+		Size:     f.rec.Size,
+		Options:  s.Options,
+		ReadOnly: s.ReadOnly,
 	})
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -235,11 +238,11 @@ func (f *filesystem) Check(at *mount.Target) error {
 	return nil
 }
 
-func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
+func (f *filesystem) Attach(path string, readOnly bool) (storage.FilesystemAttachmentInfo, error) {
 	if path == "" {
 		var err error
 		if path, err = f.call.DefaultMountPoint(f.id); err != nil {
-			return "", errors.Trace(err)
+			return storage.FilesystemAttachmentInfo{}, errors.Trace(err)
 		}
 	}
 	switch {
@@ -250,7 +253,7 @@ func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
 	default:
 		f.lossReason = "it came back empty after it was unmounted"
 	}
-	return path, errors.Trace(f.call.Attach(f, path, readOnly))
+	return f.call.Attach(f, path, readOnly)
 }
 
 func (f *filesystem) Unmounted(from string) error {

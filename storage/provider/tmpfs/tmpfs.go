@@ -12,6 +12,9 @@ import (
 // ProviderType is the type of the provider.
 const ProviderType storage.ProviderType = "tmpfs"
 
+// mountType is the type of its filesystems.
+const mountType = "tmpfs"
+
 // Options are the settings of a tmpfs provider.
 type Options struct {
 	// StorageDir is the absolute path of the storage directory for pools without the attribute
@@ -24,7 +27,9 @@ type Options struct {
 // Creating a filesystem records its size. Attaching it makes an empty tmpfs, and detaching it
 // destroys the contents. After a reboot the filesystem is attached again, empty, and the
 // source's FilesystemRemark says so until the next attachment. Only root can write to a new
-// filesystem (mode 0755), until root changes that. A filesystem can grow while it is in use.
+// filesystem (mode 0755), until root changes that. The attribute "mount-options" of a filesystem
+// can choose another owner and mode; docs/reference/filesystems.md lists the options. They apply
+// whenever the filesystem is mounted. A filesystem can grow while it is in use.
 // It cannot be released. It cannot be detached while it is mounted in another mount namespace,
 // such as that of a container that began with a copy of the machine's mounts; the limits of
 // what the provider sees are those of the rootfs provider.
@@ -35,7 +40,7 @@ type Options struct {
 // nor unmounts the filesystems of others. A read-only filesystem has no such attribute; the
 // provider identifies it by the recorded unique ID of its mount.
 func NewProvider(options Options) storage.Provider {
-	return &provider{object.Provider{Type: ProviderType, StorageDir: options.StorageDir}}
+	return &provider{object.Provider{Type: ProviderType, StorageDir: options.StorageDir, MountType: mountType}}
 }
 
 type provider struct {

@@ -50,15 +50,22 @@ func TestDocsListAllowedOptions(t *testing.T) {
 	}
 	check("Filesystems on volumes", []string{"fs", "mkfs-options", "mount-options", "uuid"})
 	check("Types", mkfs.Names())
+	checkMounted := func(name string) {
+		t.Helper()
+		var mounted []string
+		for _, o := range mount.Options(name) {
+			mounted = append(mounted, o.String())
+		}
+		check(name+", mounted", mounted)
+	}
 	for _, kind := range mkfs.Types() {
-		var made, mounted []string
+		var made []string
 		for _, o := range kind.Options() {
 			made = append(made, o.String())
 		}
-		for _, o := range mount.Options(kind.Name) {
-			mounted = append(mounted, o.String())
-		}
 		check(kind.Name+", made", made)
-		check(kind.Name+", mounted", mounted)
+		checkMounted(kind.Name)
 	}
+	checkMounted("tmpfs")
+	checkMounted("rootfs")
 }

@@ -97,6 +97,17 @@ func CheckMount(fsType, value string) error {
 	return errors.Annotatef(err, "attribute %q", MountOptions)
 }
 
+// ParseMount reads the mount options of a filesystem that is not on a volume, and ignores all
+// other attributes. It returns them as the user wrote them. The type is one that
+// [mount.Options] knows. The error satisfies errors.IsNotValid.
+func ParseMount(fsType string, attrs map[string]any) (string, error) {
+	value, err := text(attrs, MountOptions)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	return value, CheckMount(fsType, value)
+}
+
 // ParsePool reads the attributes of a pool, which apply to the filesystems made on its
 // volumes, as Parse does.
 func ParsePool(attrs map[string]any) (Choice, error) {

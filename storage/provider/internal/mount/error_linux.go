@@ -44,16 +44,9 @@ func (e *Error) Unwrap() error {
 
 func flagNames(flags uint64) string {
 	var names []string
-	for _, f := range []struct {
-		flag uint64
-		name string
-	}{
-		{unix.MOUNT_ATTR_RDONLY, "ro"},
-		{unix.MOUNT_ATTR_NOSUID, "nosuid"},
-		{unix.MOUNT_ATTR_NODEV, "nodev"},
-	} {
-		if flags&f.flag != 0 {
-			names = append(names, f.name)
+	for _, o := range common() {
+		if flags&attributes[o.Key].set != 0 {
+			names = append(names, o.Key)
 		}
 	}
 	return strings.Join(names, ",")

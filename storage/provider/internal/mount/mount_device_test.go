@@ -18,7 +18,7 @@ import (
 )
 
 func tmpfs(source string) Filesystem {
-	return Filesystem{Type: "tmpfs", Source: source, Options: []Option{{"size", "1048576"}}}
+	return Filesystem{Type: "tmpfs", Source: source, Size: 1 << 20}
 }
 
 // attach mounts fs at a path, which is made if it is missing.
@@ -368,7 +368,7 @@ func TestReadOnlyMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := Bind(from.f, true)
+	d, err := Bind(from.f, Settings{ReadOnly: true})
 	from.Close()
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,20 +17,43 @@ import (
 // defaultFlags are the attributes of every mount that this package makes.
 const defaultFlags = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
-// attributes maps the options that belong to the mount, and not to the filesystem, to their
-// attributes.
-var attributes = map[string]uint64{
-	"noatime":     unix.MOUNT_ATTR_NOATIME,
-	"relatime":    unix.MOUNT_ATTR_RELATIME,
-	"strictatime": unix.MOUNT_ATTR_STRICTATIME,
-	"nodiratime":  unix.MOUNT_ATTR_NODIRATIME,
-	"noexec":      unix.MOUNT_ATTR_NOEXEC,
+// attributes maps the options that belong to the mount, and not to the filesystem, to the
+// attributes that they set, and to those that they clear before.
+var attributes = map[string]struct{ set, clear uint64 }{
+	"ro":          {unix.MOUNT_ATTR_RDONLY, 0},
+	"nosuid":      {unix.MOUNT_ATTR_NOSUID, 0},
+	"nodev":       {unix.MOUNT_ATTR_NODEV, 0},
+	"noexec":      {unix.MOUNT_ATTR_NOEXEC, 0},
+	"noatime":     {unix.MOUNT_ATTR_NOATIME, unix.MOUNT_ATTR__ATIME},
+	"relatime":    {unix.MOUNT_ATTR_RELATIME, unix.MOUNT_ATTR__ATIME},
+	"strictatime": {unix.MOUNT_ATTR_STRICTATIME, unix.MOUNT_ATTR__ATIME},
+	"nodiratime":  {unix.MOUNT_ATTR_NODIRATIME, 0},
+}
+
+// attributesOf returns the attributes of a mount with the options, and the options that belong
+// to the filesystem.
+func attributesOf(readOnly bool, all []Option) (attr unix.MountAttr, ofFilesystem []Option) {
+	attr.Attr_set = defaultFlags
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	for _, o := range all {
+		a, ok := attributes[o.Key]
+		if !ok {
+			ofFilesystem = append(ofFilesystem, o)
+			continue
+		}
+		attr.Attr_set |= a.set
+		attr.Attr_clr |= a.clear
+	}
+	return attr, ofFilesystem
 }
 
 // Filesystem describes what New mounts.
 type Filesystem struct {
 	Type     string // tmpfs, ext4, xfs or btrfs
 	Source   string // path of the block device, or the name to show for a tmpfs
+	Size     uint64 // of a tmpfs, in bytes; 0: that of the kernel
 	Options  []Option
 	ReadOnly bool
 }
@@ -38,7 +62,7 @@ type Filesystem struct {
 // allowed.
 func (fs Filesystem) Validate() error {
 	allowed := Options(fs.Type)
-	if allowed == nil {
+	if allowed == nil || fs.Type == "rootfs" {
 		return errors.NotValidf("filesystem type %q", fs.Type)
 	}
 	for _, option := range fs.Options {
@@ -62,9 +86,10 @@ func New(fs Filesystem) (*Detached, error) {
 	if err := fs.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	flags := uint64(defaultFlags)
-	if fs.ReadOnly {
-		flags |= unix.MOUNT_ATTR_RDONLY
+	attr, ofFilesystem := attributesOf(fs.ReadOnly, fs.Options)
+	flags := attr.Attr_set
+	if fs.Size > 0 {
+		ofFilesystem = append(ofFilesystem, Option{Key: "size", Value: strconv.FormatUint(fs.Size, 10)})
 	}
 	fail := func(op, detail string, err error) (*Detached, error) {
 		return nil, &Error{Op: op, Source: fs.Source, Flags: flags, Detail: detail, Err: err}
@@ -79,18 +104,14 @@ func New(fs Filesystem) (*Detached, error) {
 	if err := unix.FsconfigSetString(fd, "source", fs.Source); err != nil {
 		return fail("fsconfig source", messages(fd), err)
 	}
-	for _, o := range fs.Options {
-		attribute, ok := attributes[o.Key]
-		if flags |= attribute; ok {
-			continue
-		}
+	for _, o := range ofFilesystem {
 		if err := setOption(fd, o); err == unix.EINVAL {
 			return fail("fsconfig "+o.String(), messages(fd), errors.NewNotSupported(err, "this kernel does not support the option"))
 		} else if err != nil {
 			return fail("fsconfig "+o.String(), messages(fd), err)
 		}
 	}
-	if fs.ReadOnly {
+	if flags&unix.MOUNT_ATTR_RDONLY != 0 {
 		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
 			return fail("fsconfig ro", messages(fd), err)
 		}
@@ -113,17 +134,19 @@ func setOption(fd int, o Option) error {
 }
 
 // Bind makes a detached mount of a directory, without the mounts below it. A read-only mount
-// is read-only from the start and for everybody who uses it.
-func Bind(dir *os.File, readOnly bool) (*Detached, error) {
+// is read-only from the start and for everybody who uses it. The error satisfies
+// errors.IsNotValid if an option belongs to a filesystem, and not to a mount.
+func Bind(dir *os.File, s Settings) (*Detached, error) {
+	attr, ofFilesystem := attributesOf(s.ReadOnly, s.Options)
+	if len(ofFilesystem) > 0 {
+		return nil, errors.NotValidf("option %q for mounting a directory", ofFilesystem[0])
+	}
 	d, err := Clone(dir)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	d.flags = defaultFlags
-	if readOnly {
-		d.flags |= unix.MOUNT_ATTR_RDONLY
-	}
-	attr := unix.MountAttr{Attr_set: d.flags, Propagation: unix.MS_PRIVATE}
+	d.flags = attr.Attr_set
+	attr.Propagation = unix.MS_PRIVATE
 	if err := unix.MountSetattr(int(d.f.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		d.Close()
 		return nil, &Error{Op: "mount_setattr", Source: d.source, Flags: d.flags, Err: unsupported("mount_setattr", err)}

@@ -80,11 +80,13 @@ func TestFilesystemValidate(t *testing.T) {
 		fs   Filesystem
 		want string
 	}{
-		{Filesystem{Type: "tmpfs", Options: []Option{{"size", "1"}, {"mode", "755"}}}, ""},
+		{Filesystem{Type: "tmpfs", Size: 1, Options: []Option{{"mode", "0755"}, {"noexec", ""}}}, ""},
 		{Filesystem{Type: "ext4"}, ""},
 		{Filesystem{Type: "overlay"}, `filesystem type "overlay" not valid`},
-		{Filesystem{Type: "tmpfs", Options: []Option{{"huge", "always"}}}, `"huge" is not an option for mounting tmpfs: allowed are mode=0…1777, size=1…9223372036854775807`},
-		{Filesystem{Type: "tmpfs", Options: []Option{{"size", "0"}}}, `option "size" for mounting tmpfs is "0": allowed is 1…9223372036854775807`},
+		{Filesystem{Type: "rootfs"}, `filesystem type "rootfs" not valid`},
+		{Filesystem{Type: "tmpfs", Options: []Option{{"huge", "always"}}}, `"huge" is not an option for mounting tmpfs: allowed are ` +
+			`noatime, relatime, strictatime, nodiratime, noexec, nosuid, nodev, ro, mode=octal 0…1777, uid=0…4294967294, gid=0…4294967294, nr_inodes=16…1073741824`},
+		{Filesystem{Type: "tmpfs", Options: []Option{{"mode", "888"}}}, `option "mode" for mounting tmpfs is "888": allowed is octal 0…1777`},
 		{Filesystem{Type: "ext4", Options: []Option{{"data", "writeback"}}}, `option "data" for mounting ext4 is "writeback": allowed is ordered|journal`},
 	} {
 		got := ""

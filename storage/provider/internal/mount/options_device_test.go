@@ -50,12 +50,15 @@ func read(t *testing.T) *Table {
 
 // The kernel accepts each option, with each of its values or the limits of its range.
 func TestNewAcceptsEachOption(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs", "tmpfs"} {
 		t.Run(fsType, func(t *testing.T) {
-			loop := newFilesystem(t, fsType)
+			source := "mount-test"
+			if fsType != "tmpfs" {
+				source = newFilesystem(t, fsType).Path
+			}
 			for _, option := range Options(fsType) {
 				for _, value := range option.Values.Examples() {
-					d, err := New(Filesystem{Type: fsType, Source: loop.Path, Options: []Option{{option.Key, value}}})
+					d, err := New(Filesystem{Type: fsType, Source: source, Options: []Option{{option.Key, value}}})
 					if err != nil {
 						t.Errorf("%s=%s: %v", option.Key, value, err)
 						continue
@@ -64,6 +67,62 @@ func TestNewAcceptsEachOption(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A directory accepts each option, also one that differs from the mount that it is on.
+func TestBindAcceptsEachOption(t *testing.T) {
+	dir := devicetest.Dir(t)
+	for _, on := range []string{"", "noatime", "strictatime"} {
+		from, err := OpenTarget(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		s, err := ParseOptions("rootfs", on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outer, err := Bind(from.f, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer outer.Close()
+		for _, option := range Options("rootfs") {
+			s, err := ParseOptions("rootfs", option.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "mnt")
+			target, err := MakeTarget(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := Bind(outer.f, s)
+			if err == nil {
+				err = d.Attach(target)
+			}
+			target.Close()
+			if err != nil {
+				t.Fatalf("%s on %q: %v", option.Key, on, err)
+			}
+			d.Close()
+			m := read(t).At(path)
+			if lacks := Lacks(m, []Option{{Key: option.Key}}); lacks != "" || IsReadOnly(m) != (option.Key == "ro") {
+				t.Errorf("%s on %q: mounted with %s", option.Key, on, m.Options)
+			}
+			if err := Unmount(path); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	from, err := OpenTarget(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	if _, err := Bind(from.f, Settings{Options: []Option{{"mode", "700"}}}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("an option of a filesystem: %v", err)
 	}
 }
 
@@ -77,16 +136,17 @@ func TestOptionsTakeEffect(t *testing.T) {
 		{"xfs", "strictatime,nodiratime,logbufs=4", []string{"nodiratime"}, []string{"logbufs=4"}},
 		{"btrfs", "noatime,compress=zstd:3,flushoncommit", []string{"noatime"}, []string{"compress=zstd:3", "flushoncommit"}},
 		{"btrfs", "discard=async", nil, []string{"discard=async"}},
+		{"ext4", "ro", []string{"ro"}, []string{"ro"}},
 	} {
 		t.Run(test.fsType+" "+test.options, func(t *testing.T) {
 			dir := devicetest.Dir(t)
 			loop := newFilesystem(t, test.fsType)
-			options, err := ParseOptions(test.fsType, test.options)
+			s, err := ParseOptions(test.fsType, test.options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join(dir, "mnt")
-			mustAttach(t, Filesystem{Type: test.fsType, Source: loop.Path, Options: options}, path)
+			mustAttach(t, Filesystem{Type: test.fsType, Source: loop.Path, Options: s.Options, ReadOnly: s.ReadOnly}, path)
 			m := read(t).At(path)
 			for _, want := range test.mount {
 				if !hasOption(m.Options, want) {

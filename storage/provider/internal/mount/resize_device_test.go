@@ -16,7 +16,7 @@ func TestResizeTmpfs(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		t.Run(map[bool]string{false: "read-write", true: "read-only"}[readOnly], func(t *testing.T) {
 			path := filepath.Join(devicetest.Dir(t), "mnt")
-			d, err := New(Filesystem{Type: "tmpfs", Source: "tmpfs-x", Options: []Option{{"size", "1048576"}, {"mode", "750"}}, ReadOnly: readOnly})
+			d, err := New(Filesystem{Type: "tmpfs", Source: "tmpfs-x", Size: 1 << 20, Options: []Option{{"mode", "750"}}, ReadOnly: readOnly})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,6 +3,7 @@ package mount
 import (
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -113,6 +114,26 @@ func Describe(m *mountinfo.Info) string {
 // IsReadOnly reports whether the mount or its filesystem is read-only.
 func IsReadOnly(m *mountinfo.Info) bool {
 	return hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro")
+}
+
+// Lacks returns the first of the options that the mount should have and does not have, or "".
+// It considers only options that belong to the mount, and not to the filesystem.
+func Lacks(m *mountinfo.Info, all []Option) string {
+	i := slices.IndexFunc(all, func(o Option) bool {
+		_, ok := attributes[o.Key]
+		switch {
+		case !ok:
+			return false
+		case o.Key == "strictatime":
+			// mountinfo shows only the alternatives.
+			return hasOption(m.Options, "noatime") || hasOption(m.Options, "relatime")
+		}
+		return !hasOption(m.Options, o.Key)
+	})
+	if i < 0 {
+		return ""
+	}
+	return all[i].Key
 }
 
 func hasOption(options, want string) bool {

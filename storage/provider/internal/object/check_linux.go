@@ -16,6 +16,10 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 	if place.MountPoint == "" {
 		return nil
 	}
+	settings, err := f.MountSettings()
+	if err != nil {
+		return errors.Trace(err)
+	}
 	at, err := c.Find(f, place.MountPoint)
 	if err != nil {
 		return errors.Trace(err)
@@ -24,6 +28,7 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 		return c.explainUnmounted(f, unmounted)
 	}
 	defer at.Target.Close()
+	lacks := mount.Lacks(at.Info, settings.Options)
 	switch {
 	case at.Relation == MountedByOthers:
 		return ErrMountedByOthers(place.MountPoint)
@@ -38,6 +43,8 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 	case mount.IsReadOnly(at.Info) != place.ReadOnly:
 		return storage.Permanent(errors.Errorf("it is %s at %s, and was attached %s: detach it, and attach it again",
 			AccessName(!place.ReadOnly), place.MountPoint, AccessName(place.ReadOnly)))
+	case lacks != "":
+		return storage.Permanent(errors.Errorf("it is without %s at %s, and was attached with it: detach it, and attach it again", lacks, place.MountPoint))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
 // FilesystemKind contains the differences between tmpfs and rootfs.
@@ -14,8 +15,9 @@ type FilesystemKind interface {
 	// Files returns the name of the directory that contains the filesystems, or what they
 	// need.
 	Files() string
-	// Create makes a filesystem of size bytes for an owner, unless it exists already.
-	Create(c *MountCall, id string, size uint64, owner Ownership) error
+	// Create makes a filesystem of size bytes with valid mount options for an owner, unless it
+	// exists already.
+	Create(c *MountCall, id string, size uint64, mountOptions string, owner Ownership) error
 	// Load returns a filesystem that has been made, or whose creation has begun. The error
 	// satisfies errors.IsNotFound if there is no such filesystem.
 	Load(c *MountCall, id string) (Filesystem, error)
@@ -26,9 +28,9 @@ type FilesystemKind interface {
 // Filesystem is a filesystem during one bulk call.
 type Filesystem interface {
 	Mountable
-	// Attach makes the filesystem usable at a path and returns the path. If path is empty, it
-	// chooses one.
-	Attach(path string, readOnly bool) (string, error)
+	// Attach makes the filesystem usable at a path, and says how. If path is empty, it chooses
+	// one.
+	Attach(path string, readOnly bool) (storage.FilesystemAttachmentInfo, error)
 	// Unmounted returns the error of a filesystem that was attached at from and has been
 	// unmounted by others.
 	Unmounted(from string) error
@@ -47,6 +49,8 @@ type Filesystem interface {
 type FilesystemSource struct {
 	Dir  string
 	Kind FilesystemKind
+	// MountType is that of [Provider].
+	MountType string
 
 	remarks Remarks // of attached filesystems
 }
@@ -58,6 +62,9 @@ func (s *FilesystemSource) Begin(ctx context.Context) (*MountCall, error) {
 // ValidateFilesystemParams implements [storage.FilesystemSource].
 func (s *FilesystemSource) ValidateFilesystemParams(p storage.FilesystemParams) error {
 	_, err := SizeInBytes(p.Size)
+	if err == nil {
+		_, err = fsattr.ParseMount(s.MountType, p.Attributes)
+	}
 	return errors.Annotatef(err, "filesystem %s", p.Tag.Id())
 }
 
@@ -87,12 +94,16 @@ func (s *FilesystemSource) create(c *MountCall, p storage.FilesystemParams) (sto
 	if err != nil {
 		return none, errors.Trace(err)
 	}
+	mountOptions, err := fsattr.ParseMount(s.MountType, p.Attributes)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
 	id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
 	creation := c.BeginCreation(id)
-	if err := s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags}); err != nil {
+	if err := s.Kind.Create(c, id, size, mountOptions, Ownership{ResourceTags: p.ResourceTags}); err != nil {
 		return none, creation.Failed(err, func() error { return s.ifExists(c, id, Filesystem.Destroy) })
 	}
 	return storage.FilesystemInfo{FilesystemId: id, Size: p.Size}, nil
@@ -129,23 +140,24 @@ func (s *FilesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "attaching filesystems")
 	}
 	defer c.End()
-	paths, failures := c.MountAll(params, func(p storage.FilesystemAttachmentParams) (string, error) {
+	infos, failures := c.MountAll(params, func(p storage.FilesystemAttachmentParams) (storage.FilesystemAttachmentInfo, error) {
+		none := storage.FilesystemAttachmentInfo{}
 		f, err := s.mustLoad(c, p.FilesystemId)
 		if err != nil {
-			return "", errors.Trace(err)
+			return none, errors.Trace(err)
 		}
-		path, err := f.Attach(p.Path, p.ReadOnly)
+		info, err := f.Attach(p.Path, p.ReadOnly)
 		if err != nil {
-			return "", errors.Trace(err)
+			return none, errors.Trace(err)
 		}
 		s.remarks.Set(p.FilesystemId, f.Remark())
-		return path, nil
+		return info, nil
 	})
-	return MountedResults(params, paths, failures), nil
+	return MountedResults(params, infos, failures), nil
 }
 
 // MountedResults returns the results of a bulk call that attaches filesystems.
-func MountedResults(params []storage.FilesystemAttachmentParams, paths []string, failures []error) []storage.AttachFilesystemsResult {
+func MountedResults(params []storage.FilesystemAttachmentParams, infos []storage.FilesystemAttachmentInfo, failures []error) []storage.AttachFilesystemsResult {
 	results := make([]storage.AttachFilesystemsResult, len(params))
 	for i, p := range params {
 		if failures[i] != nil {
@@ -155,7 +167,7 @@ func MountedResults(params []storage.FilesystemAttachmentParams, paths []string,
 		results[i].FilesystemAttachment = &storage.FilesystemAttachment{
 			Filesystem:               p.Filesystem,
 			Machine:                  p.Machine,
-			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: paths[i], ReadOnly: p.ReadOnly},
+			FilesystemAttachmentInfo: infos[i],
 		}
 	}
 	return results

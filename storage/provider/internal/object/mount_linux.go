@@ -45,8 +45,10 @@ type Mountable interface {
 	// cut may undo that.
 	Save() error
 	Note() error
+	// MountSettings returns the mount options that were chosen for the filesystem.
+	MountSettings() (mount.Settings, error)
 	// Mount makes a detached mount of the filesystem.
-	Mount(readOnly bool) (*mount.Detached, error)
+	Mount(mount.Settings) (*mount.Detached, error)
 	// Mounts returns its mounts in this process's mount namespace, as of the call's table.
 	Mounts() ([]*mountinfo.Info, error)
 	// Finder returns the function that finds its mounts, and mounts of parts of it, in the
@@ -114,7 +116,7 @@ func BeginMounts(ctx context.Context, dir, files string, locking Locking) (*Moun
 
 // MountAll attaches filesystems. It attaches several at once unless the mount point of one is,
 // or is below, that of another.
-func (c *MountCall) MountAll(params []storage.FilesystemAttachmentParams, do func(storage.FilesystemAttachmentParams) (string, error)) ([]string, []error) {
+func (c *MountCall) MountAll(params []storage.FilesystemAttachmentParams, do func(storage.FilesystemAttachmentParams) (storage.FilesystemAttachmentInfo, error)) ([]storage.FilesystemAttachmentInfo, []error) {
 	paths := make([]string, len(params))
 	for i, p := range params {
 		if paths[i] = p.Path; p.Path == "" {
@@ -240,8 +242,21 @@ func (c *MountCall) isMountedBy(f Mountable, info *mountinfo.Info) (bool, error)
 	return false, nil
 }
 
-// Attach mounts a filesystem at a path, unless it is already mounted there.
-func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
+// Attach mounts a filesystem at a path, unless it is already mounted there. The mount is
+// read-only if that is requested or chosen for the filesystem.
+func (c *MountCall) Attach(f Mountable, path string, readOnly bool) (storage.FilesystemAttachmentInfo, error) {
+	wanted, err := f.MountSettings()
+	if err == nil {
+		wanted.ReadOnly = wanted.ReadOnly || readOnly
+		err = c.attach(f, path, wanted)
+	}
+	if err != nil {
+		return storage.FilesystemAttachmentInfo{}, errors.Trace(err)
+	}
+	return storage.FilesystemAttachmentInfo{Path: path, ReadOnly: wanted.ReadOnly}, nil
+}
+
+func (c *MountCall) attach(f Mountable, path string, wanted mount.Settings) error {
 	place := f.Placement()
 	if place.MountPoint != "" && place.MountPoint != path {
 		if err := c.AbandonMountPoint(f); err != nil {
@@ -254,7 +269,7 @@ func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 	}
 	if at != nil {
 		defer at.Target.Close()
-		return errors.Trace(c.adopt(f, at, readOnly))
+		return errors.Trace(c.adopt(f, at, wanted))
 	}
 
 	missing, err := mount.Missing(path)
@@ -266,12 +281,12 @@ func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 			return errors.Trace(err)
 		}
 	}
-	mounted, err := f.Mount(readOnly)
+	mounted, err := f.Mount(wanted)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer mounted.Close()
-	if err := c.noteMount(f, readOnly, mounted.UniqueID); err != nil {
+	if err := c.noteMount(f, wanted.ReadOnly, mounted.UniqueID); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("mounted nowhere yet")
@@ -304,17 +319,19 @@ func (c *MountCall) noteMount(f Mountable, readOnly bool, uniqueID func() (uint6
 }
 
 // adopt checks that an existing mount is the requested one, and records it.
-func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
-	path := at.Target.Path
+func (c *MountCall) adopt(f Mountable, at *Found, wanted mount.Settings) error {
+	path, lacks := at.Target.Path, mount.Lacks(at.Info, wanted.Options)
 	switch {
 	case at.Relation == OtherFilesystem:
 		return storage.Permanent(errors.Errorf("%s is mounted at %s: unmount it or choose another mount point",
 			mount.Describe(at.Info), path))
 	case at.Relation == MountedByOthers:
 		return ErrMountedByOthers(path)
-	case mount.IsReadOnly(at.Info) != readOnly:
+	case mount.IsReadOnly(at.Info) != wanted.ReadOnly:
 		return storage.Permanent(errors.Errorf("it is mounted at %s %s, and wanted %s: detach it first",
-			path, AccessName(!readOnly), AccessName(readOnly)))
+			path, AccessName(!wanted.ReadOnly), AccessName(wanted.ReadOnly)))
+	case lacks != "":
+		return storage.Permanent(errors.Errorf("it is mounted at %s without %s, and wanted with it: detach it first", path, lacks))
 	}
 	if err := f.Check(at.Target); err != nil {
 		return errors.Annotatef(err, "checking its mount at %s", path)
@@ -324,7 +341,7 @@ func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
 			return errors.Trace(err)
 		}
 	}
-	return errors.Trace(c.noteMount(f, readOnly, at.Target.UniqueID))
+	return errors.Trace(c.noteMount(f, wanted.ReadOnly, at.Target.UniqueID))
 }
 
 // AbandonMountPoint gives up a mount point at which the filesystem is no longer mounted.

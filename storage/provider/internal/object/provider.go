@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
 // Provider is what the providers that use this package have in common.
@@ -23,6 +24,11 @@ type Provider struct {
 	// Attributes are the names of the settings that a pool may have, in addition to
 	// storage.ConfigStorageDir.
 	Attributes []string
+
+	// MountType is the type, as fsattr.ParseMount knows it, of the filesystems that the
+	// provider makes itself. Their mount options are then another setting of a pool. Empty:
+	// the provider makes none.
+	MountType string
 }
 
 // Scope implements [storage.Provider].
@@ -44,9 +50,14 @@ func (p Provider) DefaultPools() []*storage.Config {
 // ValidateConfig implements [storage.Provider].
 func (p Provider) ValidateConfig(config *storage.Config) error {
 	for _, name := range slices.Sorted(maps.Keys(config.Attrs())) {
-		if name != storage.ConfigStorageDir && !slices.Contains(p.Attributes, name) {
+		if name != storage.ConfigStorageDir && !slices.Contains(p.attributes(), name) {
 			return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q is not known to provider %s, which takes %s",
-				config.Name(), name, p.Type, p.known()))
+				config.Name(), name, p.Type, strings.Join(p.attributes(), ", ")))
+		}
+	}
+	if p.MountType != "" {
+		if _, err := fsattr.ParseMount(p.MountType, config.Attrs()); err != nil {
+			return errors.Annotatef(err, "storage pool %q", config.Name())
 		}
 	}
 	if _, ok := config.Attrs()[storage.ConfigStorageDir]; !ok {
@@ -56,11 +67,11 @@ func (p Provider) ValidateConfig(config *storage.Config) error {
 	return errors.Trace(err)
 }
 
-func (p Provider) known() string {
-	if len(p.Attributes) == 0 {
-		return "no attributes"
+func (p Provider) attributes() []string {
+	if p.MountType == "" {
+		return p.Attributes
 	}
-	return strings.Join(p.Attributes, ", ")
+	return append(slices.Clone(p.Attributes), fsattr.MountOptions)
 }
 
 // Dir returns the directory in which the source of a pool stores its objects.

@@ -5,8 +5,11 @@ package sourcetest
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/juju/errors"
@@ -16,6 +19,7 @@ import (
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
@@ -35,8 +39,10 @@ type FilesystemTest struct {
 	ID       string
 	Source   storage.FilesystemSource
 	Ctx      envcontext.ProviderCallContext
-	// Tags are the resource tags with which the filesystem is created.
-	Tags map[string]string
+	// Tags are the resource tags, and Attributes the attributes, with which the filesystem is
+	// created.
+	Tags       map[string]string
+	Attributes map[string]any
 }
 
 // NewFilesystemTest returns a FilesystemTest for a provider of the given type.
@@ -70,7 +76,7 @@ func (t *FilesystemTest) Restart() {
 func (t *FilesystemTest) TryCreate(size uint64) error {
 	t.Helper()
 	results, err := t.Source.CreateFilesystems(t.Ctx, []storage.FilesystemParams{
-		{Tag: FilesystemTag, Size: size, Provider: t.Provider, ResourceTags: t.Tags},
+		{Tag: FilesystemTag, Size: size, Provider: t.Provider, ResourceTags: t.Tags, Attributes: t.Attributes},
 	})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("%d results, %v", len(results), err)
@@ -104,6 +110,12 @@ func (t *FilesystemTest) attachment(path string, readOnly bool) []storage.Filesy
 	}}
 }
 
+// hasOption reports whether the filesystem was created with a mount option.
+func (t *FilesystemTest) hasOption(option string) bool {
+	chosen, _ := t.Attributes[fsattr.MountOptions].(string)
+	return slices.Contains(strings.Split(chosen, ","), option)
+}
+
 // TryAttach attaches the filesystem and returns the path at which it is attached.
 func (t *FilesystemTest) TryAttach(path string, readOnly bool) (string, error) {
 	t.Helper()
@@ -121,7 +133,7 @@ func (t *FilesystemTest) TryAttach(path string, readOnly bool) (string, error) {
 	want := &storage.FilesystemAttachment{
 		Filesystem:               FilesystemTag,
 		Machine:                  names.NewMachineTag("0"),
-		FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: path, ReadOnly: readOnly},
+		FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: path, ReadOnly: readOnly || t.hasOption("ro")},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("attached %+v, want %+v", got, want)
@@ -227,6 +239,24 @@ func (t *FilesystemTest) CheckWritten() {
 	if err != nil || string(data) != "precious" {
 		t.Errorf("read %q, %v", data, err)
 	}
+}
+
+// CheckExecutes writes a program, and checks whether it can be executed.
+func (t *FilesystemTest) CheckExecutes(want bool) {
+	t.Helper()
+	program := filepath.Join(t.Path, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command(program).Run(); want && err != nil || !want && !errors.Is(err, unix.EACCES) {
+		t.Errorf("executing a program: %v", err)
+	}
+}
+
+// Remount changes the flags of the mount, as an administrator does.
+func (t *FilesystemTest) Remount(flags string) {
+	t.Helper()
+	Run(t.T, "mount", "-o", "remount,bind,"+flags, t.Path)
 }
 
 func (t *FilesystemTest) UnmountExternally() {

@@ -208,6 +208,21 @@ type FilesystemImporter interface {
 	ImportFilesystem(ctx envcontext.ProviderCallContext, filesystemId string, resourceTags map[string]string) (FilesystemInfo, error)
 }
 
+// FilesystemParamsImporter is an optional capability of a [FilesystemImporter] whose imports need
+// more parameters than an ID and resource tags.
+type FilesystemParamsImporter interface {
+	// ImportFilesystemWithParams is ImportFilesystem with parameters.
+	ImportFilesystemWithParams(ctx envcontext.ProviderCallContext, params FilesystemImportParams) (FilesystemInfo, error)
+}
+
+// FilesystemImportParams says which filesystem to take over, and how.
+type FilesystemImportParams struct {
+	FilesystemId string
+	ResourceTags map[string]string
+	// Attributes are the attributes of the pool that the filesystem joins.
+	Attributes map[string]any
+}
+
 // BackingDevices is the caller's knowledge of the volumes and filesystems on which others are
 // built. Its methods do not block, and are safe to call from within any method of a source.
 type BackingDevices interface {

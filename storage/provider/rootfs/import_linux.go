@@ -15,6 +15,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	recordstore "github.com/stowage-io/stowage/storage/provider/internal/record"
@@ -34,27 +35,38 @@ import (
 //
 // An import never removes data. Repeating an interrupted import completes it.
 func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, path string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
+	return s.ImportFilesystemWithParams(ctx, storage.FilesystemImportParams{FilesystemId: path, ResourceTags: resourceTags})
+}
+
+// ImportFilesystemWithParams implements [storage.FilesystemParamsImporter]. The filesystem gets
+// the mount options in the attributes.
+func (s *source) ImportFilesystemWithParams(ctx envcontext.ProviderCallContext, p storage.FilesystemImportParams) (storage.FilesystemInfo, error) {
 	c, err := s.Begin(ctx)
 	if err != nil {
-		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing %q", path)
+		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing %q", p.FilesystemId)
 	}
 	defer c.End()
-	f, err := s.kind.importPath(c, path, resourceTags)
+	f, err := s.kind.importPath(c, p)
 	if err != nil {
-		return storage.FilesystemInfo{}, errors.Annotatef(capability.Explain(err, capability.DACOverride), "importing %q", path)
+		return storage.FilesystemInfo{}, errors.Annotatef(capability.Explain(err, capability.DACOverride), "importing %q", p.FilesystemId)
 	}
 	return storage.FilesystemInfo{FilesystemId: f.id, Size: f.rec.Size >> 20}, nil
 }
 
 // importPath takes over the directory at a path, or returns the filesystem if that has been
 // done. The path may also be an ID, or the path of a released filesystem.
-func (k kind) importPath(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+func (k kind) importPath(c *object.MountCall, p storage.FilesystemImportParams) (*filesystem, error) {
+	path, resourceTags := p.FilesystemId, p.ResourceTags
+	mountOptions, err := fsattr.ParseMount(mountType, p.Attributes)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
 	id, err := released(c, path, storage.OwnerOf(resourceTags))
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	if id != "" {
-		return k.importKnown(c, id, resourceTags)
+		return k.importKnown(c, id, mountOptions, resourceTags)
 	}
 	if !isPath(path) {
 		return nil, errors.NewNotValid(nil, "not the clean path of a directory")
@@ -64,19 +76,28 @@ func (k kind) importPath(c *object.MountCall, path string, resourceTags map[stri
 		return nil, errors.Trace(err)
 	}
 	if f == nil {
-		if f, err = k.beginImport(c, path, resourceTags); err != nil {
+		if f, err = k.beginImport(c, path, mountOptions, resourceTags); err != nil {
 			return nil, errors.Trace(err)
 		}
 	}
 	if f.rec.Phase == object.PhaseImporting {
-		f.rec.Adopt(resourceTags)
+		f.adopt(mountOptions, resourceTags)
 		if err := f.finishImport(); err != nil {
 			return nil, errors.Trace(err)
 		}
-	} else if f.rec.Adopt(resourceTags) {
+	} else if f.adopt(mountOptions, resourceTags) {
 		return f, errors.Trace(f.Save())
 	}
 	return f, nil
+}
+
+// adopt gives the filesystem the resource tags and the mount options of an importer, if the tags
+// change. It reports whether they do.
+func (f *filesystem) adopt(mountOptions string, resourceTags map[string]string) (changed bool) {
+	if changed = f.rec.Adopt(resourceTags); changed {
+		f.rec.MountOptions = mountOptions
+	}
+	return changed
 }
 
 // released returns the ID that idOrPath identifies. An ID identifies itself. The path of a
@@ -94,7 +115,7 @@ func released(c *object.MountCall, idOrPath string, importer storage.Owner) (str
 }
 
 // importKnown gives a filesystem that already has a record to the importer.
-func (k kind) importKnown(c *object.MountCall, id string, resourceTags map[string]string) (*filesystem, error) {
+func (k kind) importKnown(c *object.MountCall, id, mountOptions string, resourceTags map[string]string) (*filesystem, error) {
 	f := &filesystem{kind: k, id: id, call: c}
 	if err := c.Records.Load(id, &f.rec); err != nil {
 		return nil, errors.Trace(err)
@@ -106,11 +127,12 @@ func (k kind) importKnown(c *object.MountCall, id string, resourceTags map[strin
 		if err := f.checkComplete(); err != nil {
 			return nil, errors.Trace(err)
 		}
-		if f.rec.Adopt(resourceTags) {
+		if f.adopt(mountOptions, resourceTags) {
 			return f, errors.Trace(f.Save())
 		}
 		return f, nil
 	}
+	f.rec.MountOptions = mountOptions
 	return f, errors.Trace(f.restoreReleased(resourceTags))
 }
 
@@ -220,7 +242,7 @@ func (k kind) importedFrom(c *object.MountCall, path string) (*filesystem, error
 	return nil, nil
 }
 
-func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+func (k kind) beginImport(c *object.MountCall, path, mountOptions string, resourceTags map[string]string) (*filesystem, error) {
 	id, err := c.NewImportID(resourceTags, "directory")
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -245,6 +267,7 @@ func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[str
 	f.rec = record{
 		Size:         inMiB(used),
 		Phase:        object.PhaseImporting,
+		MountOptions: mountOptions,
 		ImportedFrom: path,
 		Ownership:    object.Ownership{ResourceTags: resourceTags},
 		Identity:     found,

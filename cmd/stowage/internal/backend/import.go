@@ -213,9 +213,11 @@ func (i *importing) takeOver(ctx context.Context, t *converge.Takeover) (*task.I
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	request := task.Import{Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Path: i.path, ResourceTags: tags}
+	request := task.Import{
+		Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Path: i.path, Attributes: t.Pool.Attrs(), ResourceTags: tags,
+	}
 	if t.OnVolume {
-		request.Device, request.Copy, request.Attributes = i.device, i.args.Copy, t.Pool.Attrs()
+		request.Device, request.Copy = i.device, i.args.Copy
 		request.Reread = i.contents == nil
 	}
 	result, err := i.do(ctx, i.at, task.Request{Import: &request})

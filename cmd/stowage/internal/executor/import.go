@@ -64,7 +64,9 @@ func (x *Executor) takeOver(ctx context.Context, args task.Import) (*task.Import
 		if !ok {
 			return nil, cannotImport(args.Provider)
 		}
-		info, err := importer.ImportFilesystem(callCtx, args.Path, args.ResourceTags)
+		info, err := importFilesystem(callCtx, importer, storage.FilesystemImportParams{
+			FilesystemId: args.Path, ResourceTags: args.ResourceTags, Attributes: args.Attributes,
+		})
 		return &task.Imported{ID: info.FilesystemId, Size: info.Size}, errors.Trace(err)
 	}
 	source, err := p.VolumeSource(config)
@@ -107,6 +109,15 @@ func importVolume(ctx envcontext.ProviderCallContext, importer storage.VolumeImp
 		return storage.VolumeInfo{}, errors.NewNotSupported(nil, "the pool's provider cannot import a copy of a volume: leave out --copy, or choose another pool")
 	}
 	return importer.ImportVolume(ctx, p.VolumeId, p.ResourceTags)
+}
+
+// importFilesystem makes a source take over a filesystem. It passes all parameters if the source
+// accepts them.
+func importFilesystem(ctx envcontext.ProviderCallContext, importer storage.FilesystemImporter, p storage.FilesystemImportParams) (storage.FilesystemInfo, error) {
+	if withParams, ok := importer.(storage.FilesystemParamsImporter); ok {
+		return withParams.ImportFilesystemWithParams(ctx, p)
+	}
+	return importer.ImportFilesystem(ctx, p.FilesystemId, p.ResourceTags)
 }
 
 func cannotImport(provider string) error {

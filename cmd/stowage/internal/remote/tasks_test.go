@@ -27,6 +27,8 @@ type importer struct {
 
 	mu    sync.Mutex
 	paths []string // in the order of the calls
+	// attributes are those of the last import.
+	attributes map[string]any
 	// during, if set, is called when an import has taken over its object.
 	during func(context.Context) error
 }
@@ -62,6 +64,13 @@ func (i *importer) ImportFilesystem(ctx envcontext.ProviderCallContext, path str
 		return storage.FilesystemInfo{}, err
 	}
 	return made[0].Filesystem.FilesystemInfo, nil
+}
+
+func (i *importer) ImportFilesystemWithParams(ctx envcontext.ProviderCallContext, p storage.FilesystemImportParams) (storage.FilesystemInfo, error) {
+	i.mu.Lock()
+	i.attributes = p.Attributes
+	i.mu.Unlock()
+	return i.ImportFilesystem(ctx, p.FilesystemId, p.ResourceTags)
 }
 
 // imported returns the paths that were imported.
@@ -170,6 +179,22 @@ func TestTaskForMachineThatIsOff(t *testing.T) {
 
 // An import that is interrupted by the end of the agent, or of the server, is completed when it is
 // repeated, and the object is taken over once.
+// The provider learns the attributes of the pool that the filesystem joins.
+func TestImportedFilesystemGetsAttributesOfPool(t *testing.T) {
+	s, files := newTaskSite(t)
+	_, err := s.agent("web", "web", s.token())
+	s.must(err)
+	want := map[string]any{"mount-options": "noexec"}
+	s.must(s.client.AddPool(t.Context(), user.AddPoolArgs{Name: "strict", Provider: "files", Attributes: want}))
+	_, err = s.client.Import(t.Context(), user.ImportArgs{Name: "a", Pool: "strict", Source: "/old/a", Mount: "/srv/a", Machine: "web"})
+	s.must(err)
+	files.mu.Lock()
+	defer files.mu.Unlock()
+	if !maps.Equal(files.attributes, want) {
+		t.Errorf("imported with %v, want %v", files.attributes, want)
+	}
+}
+
 func TestInterruptedImport(t *testing.T) {
 	s, files := newTaskSite(t)
 	web, err := s.agent("web", "web", s.token())

@@ -32,7 +32,7 @@ func TestCapabilitiesArePassedOn(t *testing.T) {
 		// The guard itself uses it.
 		"AttachmentLister": true,
 		// Commands use these, on the source itself.
-		"VolumeImporter": true, "VolumeParamsImporter": true, "FilesystemImporter": true, "VolumeTagger": true, "FilesystemTagger": true,
+		"VolumeImporter": true, "VolumeParamsImporter": true, "FilesystemImporter": true, "FilesystemParamsImporter": true, "VolumeTagger": true, "FilesystemTagger": true,
 		// A source of filesystems is not guarded.
 		"FilesystemResizer": true, "FilesystemChecker": true, "FilesystemRemarker": true, "FilesystemOwnerLister": true,
 		// These are about volumes on the machine.

@@ -685,6 +685,6 @@ type Declaration struct {
 	Filesystem string `json:"filesystem,omitempty"`
 	// MkfsOptions are options of the program that makes the filesystem on a volume.
 	MkfsOptions string `json:"mkfs-options,omitempty"`
-	// MountOptions are options for mounting the filesystem on a volume.
+	// MountOptions are options for mounting the filesystem.
 	MountOptions string `json:"mount-options,omitempty"`
 }

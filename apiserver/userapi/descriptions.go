@@ -76,7 +76,7 @@ var descriptions = map[string]string{
 	"Declaration.MachineLabels":       "machine-labels are those that a machine must have for \"any\", such as zone=a,disk=ssd.",
 	"Declaration.MkfsOptions":         "mkfs-options are options of the program that makes the filesystem on a volume.",
 	"Declaration.Mount":               "mount is where to mount a filesystem.",
-	"Declaration.MountOptions":        "mount-options are options for mounting the filesystem on a volume.",
+	"Declaration.MountOptions":        "mount-options are options for mounting the filesystem.",
 	"DeleteOrphanArgs":                "DeleteOrphanArgs names an orphan to delete.",
 	"DeleteOrphanArgs.Machine":        "machine is the name of the machine that has it; empty: all are asked that are connected.",
 	"DeleteOrphanArgs.Now":            "now destroys data that would be kept in the trash for a week.",

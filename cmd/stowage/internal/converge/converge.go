@@ -250,11 +250,8 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	if err := p.checkCount(declared); err != nil {
 		return err
 	}
-	managed := onVolume && declared.Kind == storage.StorageKindFilesystem
-	if managed {
-		if err := p.checkChoices(declared, pool); err != nil {
-			return err
-		}
+	if err := p.checkChoices(declared, pool, onVolume); err != nil {
+		return err
 	}
 
 	var added, attached, labelled int
@@ -285,7 +282,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			wanted.Attributes[attributeOf(choice.Field)] = *choice.Value
 		}
 		if existing != nil {
-			attach, err := p.compare(declared, wanted, pool, managed, existing)
+			attach, err := p.compare(declared, wanted, pool, onVolume, existing)
 			if err != nil {
 				return err
 			}
@@ -363,19 +360,22 @@ func (p *planner) checkManager(pool *storage.Config, provider storage.Provider) 
 
 // checkChoices checks the choices one after the other, and the size once the type is known, so
 // that the error is about the field that has to change.
-func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) error {
+func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config, onVolume bool) error {
 	params := storage.FilesystemParams{Attributes: maps.Clone(pool.Attrs())}
 	if params.Attributes == nil {
 		params.Attributes = map[string]any{}
 	}
-	choices := declared.Choices()
+	choices := declared.ChoicesFor(onVolume)
 	for _, choice := range choices {
 		if *choice.Value != "" {
 			delete(params.Attributes, attributeOf(choice.Field))
 		}
 	}
 	check := func(field string) error {
-		err := p.checkFilesystem(params)
+		var err error
+		if onVolume {
+			err = p.checkFilesystem(params)
+		}
 		if err == nil {
 			err = p.checkAttributes(pool, params.Attributes)
 		}
@@ -456,7 +456,7 @@ func checkKind(declared spec.Storage, name storage.ProviderType, provider storag
 		return false, declared.Errorf("kind", "provider %s makes no filesystems: choose another pool", name)
 	}
 	for _, choice := range declared.Choices() {
-		if *choice.Value != "" && filesystems {
+		if *choice.Value != "" && filesystems && choice.OnVolume {
 			return false, declared.Errorf(choice.Field, "provider %s makes filesystems of its own: leave it out", name)
 		}
 	}
@@ -483,7 +483,7 @@ func removeHint(name string) string {
 
 // compare reports whether existing storage has to be attached to match the declaration. It
 // returns an error if the storage differs in another way, or is being removed.
-func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
+func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change from %s: write that, or %s",
 			what, existing.Name, have, removeHint(existing.Name))
@@ -501,9 +501,9 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	case existing.MountPoint != wanted.MountPoint:
 		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
-	for _, choice := range declared.Choices() {
+	for _, choice := range declared.ChoicesFor(onVolume) {
 		have := attributeValue(choice.Field, existing.Attributes)
-		if managed && have != attributeValue(choice.Field, wanted.Attributes, pool.Attrs()) {
+		if have != attributeValue(choice.Field, wanted.Attributes, pool.Attrs()) {
 			return false, differs(choice.Field, "the "+choice.Field, orNone(have))
 		}
 	}

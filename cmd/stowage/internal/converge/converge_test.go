@@ -81,7 +81,7 @@ func situation(existing ...state.Storage) converge.Situation {
 		Machine: machine,
 		Providers: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
 			"loop":    fakeProvider{kinds: []storage.StorageKind{storage.StorageKindBlock}},
-			"tmpfs":   fakeProvider{kinds: []storage.StorageKind{storage.StorageKindFilesystem}},
+			"tmpfs":   provider.NewTmpfsProvider(provider.TmpfsOptions{}),
 			"nothing": fakeProvider{},
 			"disks":   fakeProvider{kinds: []storage.StorageKind{storage.StorageKindBlock}, environ: true},
 		}},
@@ -413,6 +413,24 @@ func TestMakeStoresOptionsInAttributes(t *testing.T) {
 	}
 }
 
+// A provider that makes filesystems itself gets the mount options, and a file that is applied again
+// fits what it has made.
+func TestMakeStoresMountOptionsOfTmpfs(t *testing.T) {
+	text := "storage:" + strings.Replace(dataEntry, "loop", "tmpfs", 1) + "    mount-options: noexec,mode=0700\n"
+	plan, err := converge.Make(file(t, text), situation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"mount-options": "noexec,mode=0700"}
+	if got := plan.State.Add[0].Attributes; !reflect.DeepEqual(got, want) {
+		t.Errorf("attributes %v, want %v", got, want)
+	}
+	plan, err = converge.Make(file(t, text), situation(data(func(e *state.Storage) { e.Pool, e.Provider, e.Attributes = "tmpfs", "tmpfs", want })))
+	if err != nil || len(lines(plan)) != 0 {
+		t.Errorf("applied again: %q, %v", lines(plan), err)
+	}
+}
+
 func TestImport(t *testing.T) {
 	args := func(change func(*user.ImportArgs)) user.ImportArgs {
 		a := user.ImportArgs{Name: "new", Pool: "loop", Source: "/old/file"}
@@ -534,6 +552,11 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 			`f.yaml:6: storage data: filesystem: attribute "fs" is "fat", want one of `},
 		{"mkfs options for tmpfs", changed("directive", "tmpfs,1G") + "    mkfs-options: inode-size=512\n", nil,
 			"f.yaml:6: storage data: mkfs-options: provider tmpfs makes filesystems of its own: leave it out"},
+		{"mount options that tmpfs does not have", changed("directive", "tmpfs,1G") + "    mount-options: noexec,commit=3\n", nil,
+			`f.yaml:6: storage data: mount-options: attribute "mount-options": "commit" is not an option for mounting tmpfs: allowed are noatime, `},
+		{"other mount options of tmpfs", changed("directive", "tmpfs,2G") + "    mount-options: noexec\n",
+			func(e *state.Storage) { e.Pool, e.Provider, e.Attributes = "tmpfs", "tmpfs", nil },
+			"f.yaml:6: storage data: mount-options: the mount-options of data cannot change from none: write that, or remove it first with `stowage remove data`"},
 		{"smaller", changed("directive", "loop,1G"), none,
 			"f.yaml:3: storage data: directive: data has 1900M and cannot become smaller: write that, or remove it first with `stowage remove data`"},
 		{"smaller by little", changed("directive", "loop,2047M"), func(e *state.Storage) { e.RequestedMiB, e.SizeMiB = 2049, 2049 },

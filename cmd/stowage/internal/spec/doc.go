@@ -8,10 +8,10 @@
 // A storage entry may say which machine is to have the storage, by its name or number. Without
 // `machine` it is the machine of the agent that applies the file.
 //
-// A storage entry of kind filesystem may choose what is made on its volume, if its pool does
-// not: `filesystem` is the type, `mkfs-options` and `mount-options` are strings of
-// comma-separated options, each `key` or `key=value`, in the same form as in a pool's
-// attributes:
+// A storage entry of kind filesystem may choose what is made on its volume, and how it is
+// mounted, if its pool does not: `filesystem` is the type, `mkfs-options` and `mount-options`
+// are strings of comma-separated options, each `key` or `key=value`, in the same form as in a
+// pool's attributes. A provider that makes filesystems itself knows only `mount-options`:
 //
 //	storage:
 //	  - name: data

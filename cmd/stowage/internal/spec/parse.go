@@ -469,8 +469,8 @@ func (s *Storage) parseMount(fields map[string]*yaml.Node) error {
 	return nil
 }
 
-// parseFilesystem reads the choices about the filesystem on a volume. The source that makes
-// the filesystem decides which types and options are valid.
+// parseFilesystem reads the choices about a filesystem. The source that makes the filesystem
+// decides which types and options are valid.
 func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
 	for _, choice := range s.Choices() {
 		text, err := s.text(fields, choice.Field)

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 
 	"github.com/juju/errors"
@@ -45,29 +46,39 @@ type Storage struct {
 	MachineLabels map[string]string
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
-	// Filesystem, MkfsOptions and MountOptions choose the filesystem that is made on a volume;
-	// empty if the file does not choose. Options are comma-separated, each `key` or
-	// `key=value`.
+	// Filesystem and MkfsOptions choose the filesystem that is made on a volume, MountOptions
+	// how any filesystem is mounted; empty if the file does not choose. Options are
+	// comma-separated, each `key` or `key=value`.
 	Filesystem, MkfsOptions, MountOptions string
 }
 
 // IsAnywhere reports whether a machine is to be chosen for the storage.
 func (s *Storage) IsAnywhere() bool { return s.Machine == machine.Any }
 
-// Choice is a field by which a file chooses the filesystem on a volume.
+// Choice is a field by which a file chooses a filesystem.
 type Choice struct {
 	Field string
 	Value *string
+	// OnVolume says that only filesystems on volumes have the choice.
+	OnVolume bool
 }
 
 // Choices returns the choices of an entry: the type first, and then the options, which depend
 // on it.
 func (s *Storage) Choices() []Choice {
 	return []Choice{
-		{"filesystem", &s.Filesystem},
-		{"mkfs-options", &s.MkfsOptions},
-		{"mount-options", &s.MountOptions},
+		{"filesystem", &s.Filesystem, true},
+		{"mkfs-options", &s.MkfsOptions, true},
+		{"mount-options", &s.MountOptions, false},
 	}
+}
+
+// ChoicesFor returns the choices that an entry has if its filesystem is on a volume, or else is made
+// by the provider itself. A block device has none.
+func (s *Storage) ChoicesFor(onVolume bool) []Choice {
+	return slices.DeleteFunc(s.Choices(), func(c Choice) bool {
+		return s.Kind == storage.StorageKindBlock || c.OnVolume && !onVolume
+	})
 }
 
 // Pool declares a named configuration of a provider.

@@ -311,6 +311,11 @@ func TestSetInfo(t *testing.T) {
 		}
 	}
 
+	// Nobody asked for a read-only attachment, but it was made so.
+	if s := w.one("a"); !s.Attachments[0].ReadOnly {
+		t.Errorf("shown as writable: %+v", s)
+	}
+
 	// An id does not change, and is never empty.
 	volume.Info.VolumeId = "other"
 	err = single(machine.SetVolumeInfo([]params.Volume{volume}))

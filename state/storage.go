@@ -873,7 +873,8 @@ func (i *instance) view(r *reader, name string) Storage {
 			Machine:  a.Machine.tag(),
 			Life:     i.attachmentLife(),
 			Location: s.Location,
-			ReadOnly: i.ReadOnly,
+			// The filesystem's own options may make it read-only too.
+			ReadOnly: i.ReadOnly || top.Attachment != nil && top.Attachment.Info != nil && top.Attachment.Info.ReadOnly,
 		}}
 	}
 	return s

@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
@@ -84,6 +88,62 @@ func TestExternalMountChangesAreShown(t *testing.T) {
 	}
 	wantStatus("ram", "attached", "")
 	m.must("remove", "ram", "tree", "disk", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+// Mount options of a pool and of a file apply to every mount, until the storage is removed.
+func TestMountOptions(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	m.must("pools", "add", "strict", "rootfs", "mount-options=noexec")
+	m.writeSpec(`storage: [{name: ram, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/ram, mount-options: 'noexec,mode=0700,uid=7'}, ` +
+		`{name: tree, directive: 'strict,1M', kind: filesystem, mount: MNT/tree}, ` +
+		`{name: fixed, directive: 'rootfs,1M', kind: filesystem, mount: MNT/fixed, mount-options: ro}]`)
+	m.apply()
+	old := filepath.Join(m.dir, "old")
+	if err := os.Mkdir(old, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.must("import", "old", old, "--pool", "strict", "--mount", m.mount("old"), "--wait")
+	// What exists keeps its options.
+	m.must("pools", "add", "--replace", "strict", "rootfs")
+
+	check := func() {
+		t.Helper()
+		for _, name := range []string{"ram", "tree", "old"} {
+			program := filepath.Join(m.mount(name), "program")
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := exec.Command(program).Run(); !errors.Is(err, unix.EACCES) {
+				t.Errorf("executing a program of %s: %v", name, err)
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(m.mount("ram"), &st); err != nil || st.Mode&0o7777 != 0o700 || st.Uid != 7 {
+			t.Errorf("ram has mode %o and owner %d, %v", st.Mode&0o7777, st.Uid, err)
+		}
+		if err := os.Mkdir(filepath.Join(m.mount("fixed"), "dir"), 0o700); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing to fixed: %v", err)
+		}
+		for name, s := range m.status() {
+			if got, want := s.Attachments[0].ReadOnly, name == "fixed"; got != want {
+				t.Errorf("%s is shown as read-only: %t, want %t", name, got, want)
+			}
+		}
+	}
+	check()
+	m.kill()
+	for _, name := range []string{"ram", "tree", "old", "fixed"} {
+		if err := unix.Unmount(m.mount(name), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.start()
+	m.must("attach", "ram", "tree", "old", "fixed", "--wait")
+	check()
+	m.must("remove", "ram", "tree", "old", "fixed", "--wait")
 	m.wantNoStorage()
 	m.stop()
 }

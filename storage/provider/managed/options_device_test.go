@@ -118,6 +118,22 @@ func TestManagedMountOptionReadOnly(t *testing.T) {
 	})
 }
 
+// A filesystem that can only be mounted read-only is not complete, although nobody is to write to it.
+func TestManagedIncompleteAlthoughReadOnly(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Attributes = map[string]any{"mount-options": "ro"}
+	mt.Create("ext4")
+	// Linux does not write to a filesystem that has this unknown feature.
+	sourcetest.Command(t, "debugfs", "-w", "-R", "set_super_value feature_ro_compat 0x80000000", loop.Path)
+	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
+	mt.Create("ext4")
+	out, err := exec.Command("dumpe2fs", "-h", loop.Path).Output()
+	if err != nil || !strings.Contains(string(out), "metadata_csum") {
+		t.Errorf("it was not formatted again: %v: %s", err, out)
+	}
+}
+
 // Somebody makes programs executable on the mount. A restarted agent does not accept that.
 // Fault F32.
 func TestManagedMountWithoutOptionNotAdopted(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,16 +15,6 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
 )
-
-// controllerOptions are the options of the controller of sig-storage-lib-external-provisioner v13, sorted.
-var controllerOptions = []string{
-	"AddFinalizer", "AdditionalProvisionerNames", "ClaimsInformer", "ClassesInformer",
-	"CreateProvisionedPVBackoff", "CreateProvisionedPVInterval", "CreateProvisionedPVLimiter",
-	"CreateProvisionedPVRetryCount", "DeletionTimeout", "ExponentialBackOffOnError", "FailedDeleteThreshold",
-	"FailedProvisionThreshold", "LeaderElection", "LeaderElectionNamespace", "LeaseDuration", "MetricsAddress",
-	"MetricsInstance", "MetricsPath", "MetricsPort", "ProvisionTimeout", "RateLimiter", "RenewDeadline",
-	"ResyncPeriod", "RetryIntervalMax", "RetryPeriod", "Threadiness", "VolumeName", "VolumesInformer",
-}
 
 // libraryTypes are the types that the page names, and libraryFunctions the functions.
 var (
@@ -68,7 +57,7 @@ func isInLibrary(name string) bool {
 	return ok
 }
 
-// Each option of the controller is on the page, and what the page names exists.
+// What the page names exists. The module kubernetes compares the options with those of the controller.
 func TestControllerOptionsPage(t *testing.T) {
 	const path = "../../../../docs/reference/controller-options.md"
 	page, err := os.ReadFile(path)
@@ -77,7 +66,7 @@ func TestControllerOptionsPage(t *testing.T) {
 	}
 	code := regexp.MustCompile("`([^`]+)`")
 	flags := help(t, []string{"run"})
-	var options []string
+	options := 0
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(strings.Trim(line, "|\n"), " | ")
 		if !strings.HasPrefix(line, "| `") {
@@ -86,9 +75,7 @@ func TestControllerOptionsPage(t *testing.T) {
 		if len(cells) != 3 {
 			t.Fatalf("%d columns: %s", len(cells), line)
 		}
-		for _, match := range code.FindAllStringSubmatch(cells[0], -1) {
-			options = append(options, match[1])
-		}
+		options++
 		for _, match := range code.FindAllStringSubmatch(cells[1], -1) {
 			if name := match[1]; name != "volume-N" && !isInLibrary(name) {
 				t.Errorf("%s: the library has no %s", path, name)
@@ -100,8 +87,7 @@ func TestControllerOptionsPage(t *testing.T) {
 			}
 		}
 	}
-	slices.Sort(options)
-	if !slices.Equal(options, controllerOptions) {
-		t.Errorf("%s: options\n%q\nwant\n%q", path, options, controllerOptions)
+	if options == 0 {
+		t.Errorf("%s has no options", path)
 	}
 }

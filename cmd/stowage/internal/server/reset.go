@@ -200,7 +200,7 @@ func restoreEtcd(ctx context.Context, dir datadir.Dir, config ResetConfig) (resu
 	if err := dir.AdvanceMark(config.Restore, meta.Identity, config.Clock.Now()); err != nil {
 		return result, errors.Trace(err)
 	}
-	return result, errors.Trace(p.replace(ctx, backup))
+	return result, errors.Trace(replaceState(ctx, p.Store, backup))
 }
 
 // checkUnused returns an error if servers have the state.
@@ -211,9 +211,7 @@ func (p *inEtcd) checkUnused(ctx context.Context) error {
 	}
 	names := make([]string, len(servers))
 	for i, s := range servers {
-		if names[i] = s.name; s.name == "" {
-			names[i] = "one of an older version"
-		}
+		names[i] = s.title()
 	}
 	return errors.NewNotValid(nil, fmt.Sprintf("servers use the state: %s: stop all of them; one that was killed counts for 15 seconds", strings.Join(names, ", ")))
 }
@@ -221,7 +219,7 @@ func (p *inEtcd) checkUnused(ctx context.Context) error {
 // keep copies the state to a new file, as it is, and returns the file's name. If there is no state, there
 // is no file.
 func (p *inEtcd) keep(ctx context.Context, path string) (string, error) {
-	keys, err := p.keys(ctx)
+	keys, err := keysOf(ctx, p.Store)
 	if err != nil || len(keys) == 0 {
 		return "", errors.Trace(err)
 	}
@@ -232,8 +230,8 @@ func (p *inEtcd) keep(ctx context.Context, path string) (string, error) {
 	return path, errors.Trace(process.FirstError(copyState(ctx, p.Store, file), file.Close()))
 }
 
-func (p *inEtcd) keys(ctx context.Context) (keys []string, err error) {
-	err = p.View(ctx, func(snapshot kv.Snapshot) error {
+func keysOf(ctx context.Context, store stateStore) (keys []string, err error) {
+	err = store.View(ctx, func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
 			keys = append(keys, key)
 			return nil
@@ -242,11 +240,11 @@ func (p *inEtcd) keys(ctx context.Context) (keys []string, err error) {
 	return keys, errors.Trace(err)
 }
 
-// replace replaces the state. If it is interrupted, no server accepts what there is, and it can be called
-// again.
-func (p *inEtcd) replace(ctx context.Context, by stateStore) error {
+// replaceState replaces the state in a store. If it is interrupted, no server accepts what there is, and it
+// can be called again: the store has no schema, and is not empty, since keys that both states have stay.
+func replaceState(ctx context.Context, in kv.Store, by stateStore) error {
 	remove := func(keys []string) error {
-		return p.Update(ctx, func(tx kv.Tx) error {
+		return in.Update(ctx, func(tx kv.Tx) error {
 			for _, key := range keys {
 				if err := tx.Delete(key); err != nil {
 					return errors.Trace(err)
@@ -255,17 +253,27 @@ func (p *inEtcd) replace(ctx context.Context, by stateStore) error {
 			return nil
 		})
 	}
-	keys, err := p.keys(ctx)
-	if err == nil && len(keys) > 0 {
-		err = remove([]string{state.SchemaKey})
-	}
-	for batch := range slices.Chunk(keys, copiedKeys) {
-		if err == nil {
-			err = remove(batch)
-		}
-	}
+	found, err := keysOf(ctx, in)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(copyState(ctx, by, p.Store))
+	kept, err := keysOf(ctx, by)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if len(found) > 0 {
+		if err := remove([]string{state.SchemaKey}); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	found = slices.DeleteFunc(found, func(key string) bool {
+		_, ok := slices.BinarySearch(kept, key) // a scan is in order
+		return ok
+	})
+	for batch := range slices.Chunk(found, copiedKeys) {
+		if err := remove(batch); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return errors.Trace(copyState(ctx, by, in))
 }

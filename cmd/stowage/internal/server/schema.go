@@ -31,6 +31,9 @@ func (r running) String() string {
 	return r.id + "." + strconv.Itoa(r.schema) + "." + r.name
 }
 
+// title returns the name of the server for users.
+func (r running) title() string { return cmp.Or(r.name, "one of an older version") }
+
 func parseRunning(text string) running {
 	id, rest, _ := strings.Cut(text, ".")
 	schema, name, _ := strings.Cut(rest, ".")
@@ -63,10 +66,8 @@ func olderServers(servers []running, members []string) []string {
 		switch {
 		case s.schema >= state.SchemaVersion:
 			current[s.name] = true
-		case s.name != "":
-			older = append(older, s.name)
-		case len(members) == 0:
-			older = append(older, "one of an older version")
+		case s.name != "" || len(members) == 0:
+			older = append(older, s.title())
 		}
 	}
 	for _, name := range members {

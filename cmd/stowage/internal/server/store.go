@@ -344,8 +344,8 @@ const (
 	copiedBytes = 4 << 20
 )
 
-// copyState copies all keys to an empty store, in bounded transactions. The last one makes the copy
-// valid: see [state.SchemaKey].
+// copyState copies all keys to a store without other keys, in bounded transactions. The last one makes the
+// copy valid: see [state.SchemaKey].
 func copyState(ctx context.Context, from stateStore, to kv.Store) error {
 	type entry struct {
 		key   string

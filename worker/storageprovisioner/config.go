@@ -87,6 +87,10 @@ type Config struct {
 	// needs no work. nil: plans.PlanByType.
 	Plans func(storage.DeviceType) (plans.Plan, error)
 
+	// UnattachedVolumes says that volumes without attachment parameters are created, and attached when
+	// there is an attachment. Without it they are left alone, with a warning in the log.
+	UnattachedVolumes bool
+
 	// Mounts starts a watcher that reports mounts and unmounts on the machine, in a machine's
 	// scope. After a report the worker checks the attached filesystems of each
 	// storage.FilesystemChecker. Without such a watcher (nil) it checks them only at each

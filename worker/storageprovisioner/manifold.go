@@ -37,6 +37,7 @@ type ManifoldConfig struct {
 	MaxBatch           int
 	MaxConcurrentCalls map[storage.ProviderType]int
 	RateLimiters       map[storage.ProviderType]storage.RateLimiter
+	UnattachedVolumes  bool
 	ResyncInterval     time.Duration
 	ResyncJitter       float64
 	Observer           Observer
@@ -192,6 +193,7 @@ func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 		MaxBatch:           c.MaxBatch,
 		MaxConcurrentCalls: c.MaxConcurrentCalls,
 		RateLimiters:       c.RateLimiters,
+		UnattachedVolumes:  c.UnattachedVolumes,
 		ResyncInterval:     c.ResyncInterval,
 		ResyncJitter:       c.ResyncJitter,
 		Observer:           c.Observer,

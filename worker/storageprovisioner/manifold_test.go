@@ -313,6 +313,7 @@ func (s *manifoldSuite) TestManifoldSetsEveryConfigField(c *gc.C) {
 	filled.MaxBatch = 1
 	filled.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 1}
 	filled.RateLimiters = map[storage.ProviderType]storage.RateLimiter{"dynamic": struct{ storage.RateLimiter }{}}
+	filled.UnattachedVolumes = true
 	filled.ResyncInterval = time.Hour
 	filled.ResyncJitter = 0.5
 	filled.Observer = struct{ storageprovisioner.Observer }{}

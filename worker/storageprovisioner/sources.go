@@ -70,6 +70,8 @@ func (e *environ) newReader() *translate.Reader {
 		Classify:   e.classify,
 		Log:        e.config.Logger,
 		SetPool:    e.config.pools.set,
+
+		UnattachedVolumes: e.config.UnattachedVolumes,
 	})
 }
 

@@ -251,6 +251,29 @@ func (s *volumesSuite) TestVolumeWithoutAttachmentOnlyLogged(c *gc.C) {
 	c.Check(s.log.warned()[0], gc.Matches, ".*volume.0.*")
 }
 
+// Behaviour 12: where the host says so, a volume is created without attachment parameters, and attached
+// when there is an attachment.
+func (s *volumesSuite) TestVolumeCreatedUnattached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	cfg := s.config(c, false)
+	cfg.UnattachedVolumes = true
+	s.start(c, cfg)
+	s.addVolume("0", "dynamic")
+	s.volumesChanged(c, "0")
+	created := calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")
+	c.Assert(created, gc.HasLen, 1)
+	c.Check(created[0].Attachment, gc.IsNil)
+	c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), gc.HasLen, 1)
+	s.barrier(c)
+	c.Check(s.log.warned(), gc.HasLen, 0)
+
+	s.addVolumeAttachment("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	attached := calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes")
+	c.Assert(attached, gc.HasLen, 1)
+	c.Check(attached[0].VolumeId, gc.Equals, "vol-0")
+}
+
 // Behaviour 12: a volume that is wanted on a unit is not created.
 func (s *volumesSuite) TestUnitVolumeNotCreated(c *gc.C) {
 	s.startEnviron(c)

@@ -189,6 +189,7 @@ func (p *Process) Provisioner(accessorsName, scope string) storageprovisioner.Ma
 
 		MaxConcurrentCalls: p.Config.MaxConcurrentCalls,
 		RateLimiters:       p.Config.RateLimiters,
+		UnattachedVolumes:  true,
 		ResyncInterval:     p.Config.Resync,
 		ResyncJitter:       resyncJitter,
 	}

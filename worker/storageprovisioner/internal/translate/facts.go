@@ -55,6 +55,8 @@ type ReaderConfig struct {
 	Plans func(storage.DeviceType) (plans.Plan, error)
 	// Classify returns what the worker may do about a provider's storage.
 	Classify func(storage.ProviderType) Classification
+	// UnattachedVolumes says that volumes are created without attachment parameters.
+	UnattachedVolumes bool
 	// Log receives warnings.
 	Log guard.Logger
 	// SetPool receives the pool of storage whose provider has a source for each pool.

@@ -109,6 +109,7 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 			args.attached, args.attachment = true, attachment
 		case f.Attempted:
 			// Look for what may have been made, wherever it is to be attached now.
+		case f.Life == plan.Alive && r.config.UnattachedVolumes:
 		case f.Life == plan.Alive:
 			r.config.Log.Warningf("%s has no attachment parameters: it is not created", f.Key())
 			return nil

@@ -5,6 +5,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -29,8 +30,13 @@ func TestAddDetached(t *testing.T) {
 			w.must(w.AddStorage(p))
 			w.work()
 			w.check()
-			if s := w.one("data"); describeParts(s) != test.made || len(s.Attachments) != 0 {
-				t.Errorf("made: %s, attached to %v; want %s", describeParts(s), s.Attachments, test.made)
+			for _, e := range []*state.Entity{w.one("data").Volume, w.one("data").Filesystem} {
+				if e != nil && e.ProviderID != "" {
+					w.setStatus(e.Tag.String(), status.Attaching, "") // as workers report what they have made
+				}
+			}
+			if s := w.one("data"); describeParts(s) != test.made || len(s.Attachments) != 0 || s.Status != status.Detached {
+				t.Errorf("made: %s, attached to %v, %s; want %s", describeParts(s), s.Attachments, s.Status, test.made)
 			}
 			w.must(w.AttachStorage([]string{"data"}, machine1))
 			w.work()

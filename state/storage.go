@@ -13,6 +13,7 @@ import (
 
 	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
@@ -850,6 +851,9 @@ func (i *instance) view(r *reader, name string) Storage {
 	}
 	for n, e := range i.entities() {
 		displayed := e.displayStatus()
+		if e == i.Filesystem && i.Volume != nil && e.Attachment == nil && displayed.Status == status.Pending {
+			continue // it is made when the volume is attached: the volume's status says that
+		}
 		grows := max(s.CannotGrowTo, displayed.CannotGrowTo)
 		if n == 0 || displayed.outranks(s.StatusInfo) {
 			s.StatusInfo = displayed

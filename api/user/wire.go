@@ -423,6 +423,7 @@ type Action string
 const (
 	ActionAdd    Action = "add"
 	ActionAttach Action = "attach"
+	ActionDetach Action = "detach"
 	ActionGrow   Action = "grow"
 	// ActionLabel is for storage that gets other labels.
 	ActionLabel Action = "label"
@@ -438,7 +439,7 @@ const (
 
 // Change is the action on one storage or pool.
 type Change struct {
-	// Action is "add", "attach", "grow", "label", "keep", "import", "adopt" or "leave".
+	// Action is "add", "attach", "detach", "grow", "label", "keep", "import", "adopt" or "leave".
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".
 	Item string `json:"item"`
@@ -460,6 +461,8 @@ type ApplyResult struct {
 	Attached int `json:"attached,omitempty"`
 	// Unfinished are the names of the instances to wait for.
 	Unfinished []string `json:"unfinished,omitempty"`
+	// Detached are the names of the instances in the file that are not to be attached.
+	Detached []string `json:"detached,omitempty"`
 }
 
 // WatchArgs says what to follow.
@@ -672,6 +675,9 @@ type Declaration struct {
 	Directive string `json:"directive"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind"`
+	// Attached says whether the storage is to be attached, which it is without the field. Storage that
+	// is not is made all the same, or detached.
+	Attached *bool `json:"attached,omitempty"`
 	// Labels are what users say about the storage, such as tier: fast. None in an empty object removes
 	// those that there are; without the field, they stay.
 	Labels map[string]string `json:"labels,omitzero"`

@@ -218,8 +218,8 @@ func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepLarger
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		result = user.ApplyResult{Changes: plan.Changes, Names: plan.Names}
-		if plan.Attached > maxAttachedRows && len(plan.Unfinished) <= maxEventNames {
+		result = user.ApplyResult{Changes: plan.Changes, Names: plan.Names, Detached: plan.Detached}
+		if plan.Attached > maxAttachedRows && len(plan.Unfinished)+len(plan.Detached) <= maxEventNames {
 			result.Attached, result.Unfinished = plan.Attached, plan.Unfinished
 		}
 		if args.DryRun {

@@ -109,10 +109,11 @@ only by "stowage remove NAME".`,
 			if slices.ContainsFunc(result.Changes, func(c user.Change) bool { return c.Action == user.ActionGrow }) {
 				goal = grown
 			}
+			goal = goal.orDetached(result.Detached)
 			if result.Attached == 0 || !waiting.wait {
 				return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
 			}
-			return wait(ctx, client.Follow, result.Unfinished, result.Attached, goal, newDisplay(c.Stdout, true))
+			return wait(ctx, client.Follow, append(result.Unfinished, result.Detached...), result.Attached, goal, newDisplay(c.Stdout, true))
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")
@@ -170,7 +171,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 }
 
 var actionSymbols = map[user.Action]string{
-	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionLeave: "!",
+	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionDetach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionLeave: "!",
 }
 
 // writeChanges lists the changes that were made or, with dryRun, would be made. Storage

@@ -204,7 +204,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	}
 	config.Orchestrator = orchestrator
 	var applyArgs *user.ApplyArgs
-	var names []string
+	var names, toDetach []string
 	if flags.specFile != "" {
 		args, file, err := c.readSpec(ctx, flags.specFile)
 		if err != nil {
@@ -213,6 +213,11 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		applyArgs = &args
 		for _, s := range file.Storage {
 			names = append(names, s.Name)
+			if s.Detached {
+				for _, instance := range s.Instances() {
+					toDetach = append(toDetach, instance.Name)
+				}
+			}
 		}
 	}
 	lacks, err := checkPrivileges()
@@ -241,7 +246,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	stop := context.AfterFunc(ctx, a.Kill)
 	defer stop()
 	if flags.progress {
-		c.showProgress(ctx, a, names, logs)
+		c.showProgress(ctx, a, names, attached.orDetached(toDetach), logs)
 	}
 	return a.Wait()
 }
@@ -311,7 +316,7 @@ func (f *providerFlags) open(environ storage.ProviderEnviron) (storage.ProviderR
 
 // showProgress shows storage until it is attached or has failed. It returns no error,
 // since the agent does not depend on it.
-func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []string, logs *logWriter) {
+func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []string, goal goal, logs *logWriter) {
 	d := newDisplay(c.Stdout, true)
 	if live, ok := d.(*liveDisplay); ok {
 		if _, ok := terminal(c.Stderr); ok {
@@ -321,7 +326,7 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 	watch := func(ctx context.Context, names []string, each func(user.Event) error) error {
 		return a.Watch(ctx, user.WatchArgs{Names: names}, each)
 	}
-	err := wait(ctx, watch, names, 0, attached, d)
+	err := wait(ctx, watch, names, 0, goal, d)
 	logs.setOutput(c.Stderr) // before anything is written below the table
 	if ctx.Err() != nil {
 		return

@@ -89,6 +89,28 @@ var (
 	}, reached}
 )
 
+// orDetached returns the goal for storage, some of it to be made and not attached.
+func (g goal) orDetached(names []string) goal {
+	if len(names) == 0 {
+		return g
+	}
+	toDetach := make(map[string]bool, len(names))
+	for _, name := range names {
+		toDetach[name] = true
+	}
+	return goal{g.name + ", or detached as declared", func(s user.Storage) progress {
+		switch {
+		case !toDetach[s.Name]:
+			return g.progress(s)
+		case s.Life != life.Alive, s.Status == status.Error:
+			return failed
+		case len(s.Attachments) == 0 && s.Status == status.Detached:
+			return reached
+		}
+		return pending
+	}, g.gone}
+}
+
 // outcome groups storage by its progress.
 type outcome struct {
 	reached         int

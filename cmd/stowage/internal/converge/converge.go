@@ -77,9 +77,11 @@ type Plan struct {
 	// Names are the names of the storage in the file.
 	Names []string
 	// Attached is how many instances in the file are attached and as large as declared already.
-	// Unfinished are the names of the others.
+	// Unfinished are the names of the others. Detached are the names of those that are not to be
+	// attached; they are in neither.
 	Attached   int
 	Unfinished []string
+	Detached   []string
 }
 
 // attributeFilesystem is the attribute by which a pool or an instance chooses the type of the
@@ -254,12 +256,12 @@ func (p *planner) planStorage(declared spec.Storage) error {
 		return err
 	}
 
-	var added, attached, labelled int
+	var added, attached, detached, labelled int
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
 		p.planFrom(instance.Name, existing)
-		machine, err := p.machineFor(declared, instance, existing)
+		machine, err := p.machineFor(declared, instance, existing, provider)
 		if err != nil {
 			return err
 		}
@@ -271,6 +273,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			MountPoint: instance.Mount,
 			Labels:     declared.Labels,
 			Machine:    machine,
+			Detached:   declared.Detached,
 		}
 		for _, choice := range declared.Choices() {
 			if *choice.Value == "" {
@@ -282,7 +285,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			wanted.Attributes[attributeOf(choice.Field)] = *choice.Value
 		}
 		if existing != nil {
-			attach, err := p.compare(declared, wanted, pool, onVolume, existing)
+			step, err := p.compare(declared, wanted, pool, onVolume, existing)
 			if err != nil {
 				return err
 			}
@@ -299,22 +302,32 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				p.plan.State.Label = append(p.plan.State.Label, state.Label{Name: existing.Name, Labels: declared.Labels})
 				labelled++
 			}
-			if attach {
+			switch step {
+			case toAttach:
 				if err := p.planAttach(declared, existing, machine); err != nil {
 					return err
 				}
 				attached++
-			} else {
+			case toDetach:
+				p.plan.State.Detach = append(p.plan.State.Detach, instance.Name)
+				detached++
+			default:
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
 			}
-			if existing.Status == status.Attached && existing.Location != "" && existing.SizeMiB >= wanted.Size {
+			if declared.Detached {
+				p.plan.Detached = append(p.plan.Detached, instance.Name)
+			} else if existing.Status == status.Attached && existing.Location != "" && existing.SizeMiB >= wanted.Size {
 				p.plan.Attached++
 			} else {
 				p.plan.Unfinished = append(p.plan.Unfinished, instance.Name)
 			}
 			continue
 		}
-		p.plan.Unfinished = append(p.plan.Unfinished, instance.Name)
+		if declared.Detached {
+			p.plan.Detached = append(p.plan.Detached, instance.Name)
+		} else {
+			p.plan.Unfinished = append(p.plan.Unfinished, instance.Name)
+		}
 		if err := p.planAdd(declared, wanted, pool); err != nil {
 			return err
 		}
@@ -327,6 +340,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	}
 	p.recordChange(declared, user.ActionAdd, added, describe(declared))
 	p.recordChange(declared, user.ActionAttach, attached, describe(declared))
+	p.recordChange(declared, user.ActionDetach, detached, describe(declared))
 	p.recordChange(declared, user.ActionLabel, labelled, orNone(label.FormatSelector(declared.Labels)))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
 		p.recordChange(declared, user.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
@@ -481,48 +495,61 @@ func removeHint(name string) string {
 	return fmt.Sprintf("remove it first with `stowage remove %s`", name)
 }
 
-// compare reports whether existing storage has to be attached to match the declaration. It
-// returns an error if the storage differs in another way, or is being removed.
-func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *state.Storage) (attach bool, err error) {
+// step is what existing storage needs to match a declaration.
+type step int
+
+const (
+	toKeep step = iota
+	toAttach
+	toDetach
+)
+
+// compare returns what existing storage needs to match the declaration. It returns an error if the
+// storage differs in another way, or is being removed.
+func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *state.Storage) (step, error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change from %s: write that, or %s",
 			what, existing.Name, have, removeHint(existing.Name))
 	}
 	switch {
 	case existing.Life != life.Alive:
-		return false, declared.Errorf("name", "%s is still being removed: apply again when `stowage status` no longer lists it", existing.Name)
+		return toKeep, declared.Errorf("name", "%s is still being removed: apply again when `stowage status` no longer lists it", existing.Name)
 	case existing.Kind != wanted.Kind:
-		return false, differs("kind", "the kind", existing.Kind.String())
+		return toKeep, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
-		return false, differs("directive", "the pool", existing.Pool)
+		return toKeep, differs("directive", "the pool", existing.Pool)
 	case wanted.Size < minSize(existing) && !p.situation.KeepLarger:
-		return false, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
+		return toKeep, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
 			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
-		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
+		return toKeep, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
 	for _, choice := range declared.ChoicesFor(onVolume) {
 		have := attributeValue(choice.Field, existing.Attributes)
 		if have != attributeValue(choice.Field, wanted.Attributes, pool.Attrs()) {
-			return false, differs(choice.Field, "the "+choice.Field, orNone(have))
+			return toKeep, differs(choice.Field, "the "+choice.Field, orNone(have))
 		}
 	}
 	attached := len(existing.Attachments) > 0 && existing.Attachments[0].Life == life.Alive
-	if attached && (declared.Machine == "" || existing.Attachments[0].Machine == wanted.Machine) {
-		return false, nil
+	if !declared.Detached && attached && (declared.Machine == "" || existing.Attachments[0].Machine == wanted.Machine) {
+		return toKeep, nil
 	}
-	if bound, ok := BoundMachine(existing); ok && bound != wanted.Machine {
+	if bound, ok := BoundMachine(existing); ok && bound != wanted.Machine && (!declared.Detached || declared.Machine != "") {
 		have := p.machineName(bound)
-		return false, declared.Errorf("machine", "%s is bound to machine %s, and cannot move to machine %s: write `machine: %s`, or %s",
+		return toKeep, declared.Errorf("machine", "%s is bound to machine %s, and cannot move to machine %s: write `machine: %s`, or %s",
 			existing.Name, have, p.machineName(wanted.Machine), have, removeHint(existing.Name))
 	}
 	switch {
+	case declared.Detached && attached:
+		return toDetach, nil
+	case declared.Detached:
+		return toKeep, nil
 	case len(existing.Attachments) == 0 && existing.Status != status.Detaching:
-		return true, nil
+		return toAttach, nil
 	case !attached:
-		return false, declared.Errorf("name", "%s is still being detached: wait for it with `stowage detach --wait %s`, then apply again", existing.Name, existing.Name)
+		return toKeep, declared.Errorf("name", "%s is still being detached: wait for it with `stowage detach --wait %s`, then apply again", existing.Name, existing.Name)
 	default:
-		return false, declared.Errorf("machine", "%s is attached to machine %s: detach it first with `stowage detach --wait %s`, then apply again",
+		return toKeep, declared.Errorf("machine", "%s is attached to machine %s: detach it first with `stowage detach --wait %s`, then apply again",
 			existing.Name, p.machineName(existing.Attachments[0].Machine), existing.Name)
 	}
 }

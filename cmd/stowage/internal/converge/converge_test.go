@@ -3,6 +3,7 @@ package converge_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -615,5 +616,49 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 				t.Errorf("%v does not satisfy errors.IsNotValid", err)
 			}
 		})
+	}
+}
+
+// Storage with "attached: false" is made, or detached, and stays so.
+func TestMakeDetached(t *testing.T) {
+	const entry = `
+storage:
+- {name: data, directive: "loop,2G", kind: filesystem, mount: /srv/data, attached: false}
+`
+	attached, detached := data(nil), data(func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached })
+	for _, test := range []struct {
+		what     string
+		existing []state.Storage
+		want     []string
+	}{
+		{"new", nil, []string{"add storage data: filesystem, pool loop, 2G, on /srv/data"}},
+		{"attached", []state.Storage{attached}, []string{"detach storage data: filesystem, pool loop, 2G, on /srv/data"}},
+		{"detached", []state.Storage{detached}, nil},
+	} {
+		plan, err := converge.Make(file(t, entry), situation(test.existing...))
+		if err != nil {
+			t.Fatalf("%s: %v", test.what, err)
+		}
+		if got := lines(plan); !slices.Equal(got, test.want) || !slices.Equal(plan.Detached, []string{"data"}) || len(plan.Unfinished) > 0 {
+			t.Errorf("%s: changes %q, %+v", test.what, got, plan)
+		}
+		for _, added := range plan.State.Add {
+			if !added.Detached || added.Machine != machine {
+				t.Errorf("%s: %+v is added", test.what, added)
+			}
+		}
+	}
+
+	// Storage of the environment is made on no machine.
+	onDisk := strings.ReplaceAll(entry, "loop", "disks")
+	with := situation()
+	with.Manager = true
+	plan, err := converge.Make(file(t, onDisk), with)
+	if err != nil || len(plan.State.Add) != 1 || plan.State.Add[0].Machine != (names.MachineTag{}) {
+		t.Errorf("%+v, %v", plan.State.Add, err)
+	}
+	_, err = converge.Make(file(t, strings.Replace(onDisk, "attached", "machine: 0, attached", 1)), with)
+	if err == nil || !strings.Contains(err.Error(), "machine: storage of pool disks is not made on a machine: leave it out while the storage is not to be attached") {
+		t.Errorf("with a machine: %v", err)
 	}
 }

@@ -9,11 +9,18 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
-// machineFor returns the machine that is to have an instance of an entry. existing is the instance, or
-// nil if it is new.
-func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, existing *state.Storage) (names.MachineTag, error) {
+// machineFor returns the machine that is to have an instance of an entry, or the zero tag for storage that
+// is made on none and is not to be attached. existing is the instance, or nil if it is new.
+func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, existing *state.Storage, provider storage.Provider) (names.MachineTag, error) {
+	if declared.Detached && provider.Scope() == storage.ScopeEnviron {
+		if declared.Machine != "" {
+			return names.MachineTag{}, declared.Errorf("machine", "storage of pool %s is not made on a machine: leave it out while the storage is not to be attached", declared.Directive.Pool)
+		}
+		return names.MachineTag{}, nil
+	}
 	if declared.IsAnywhere() {
 		if existing != nil {
 			if machine, ok := machineOf(existing); ok {

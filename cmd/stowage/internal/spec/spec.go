@@ -44,6 +44,8 @@ type Storage struct {
 	Machine string
 	// MachineLabels are those that a machine must have to be chosen for [machine.Any].
 	MachineLabels map[string]string
+	// Detached says that the storage is made, and not attached.
+	Detached bool
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
 	// Filesystem and MkfsOptions choose the filesystem that is made on a volume, MountOptions

@@ -132,7 +132,7 @@ func (st *State) claimEach(tx *txn, claims []Claim) error {
 			return errors.WithType(errors.Errorf("claim %q was made since the request was planned", c.Name), ErrChanged)
 		}
 		err := changeEach(tx, []string{c.Storage}, "claiming", func(i *instance) error {
-			if i.Claim != "" || i.Life != life.Alive {
+			if i.Claim != "" || i.Asker != nil || i.Life != life.Alive {
 				return errors.WithType(errors.New("it is claimed or removed since the request was planned"), ErrChanged)
 			}
 			if c.Request.Delete && !st.canDelete(i) {
@@ -163,7 +163,7 @@ func (st *State) unclaimEach(tx *txn, names []string) error {
 				return nil
 			})
 			if err == nil && record.Delete {
-				err = st.removeEach(tx, []string{record.Storage})
+				err = st.removeEach(tx, []string{record.Storage}, "", false)
 			}
 			if err != nil {
 				return errors.Annotatef(err, "claim %q", name)

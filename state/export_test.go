@@ -55,7 +55,8 @@ func CheckStore(store kv.Store) (problems []string) {
 					counts[i.Pool]++
 				}
 			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"), strings.HasPrefix(key, "given/"),
-				strings.HasPrefix(key, "mount-point/"), strings.HasPrefix(key, "unmade/"):
+				strings.HasPrefix(key, "mount-point/"), strings.HasPrefix(key, "unmade/"),
+				strings.HasPrefix(key, "asker/"), strings.HasPrefix(key, "asked/"):
 				entry, err := decodeAt[indexEntry](key, data)
 				if err != nil {
 					return err

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -45,7 +46,9 @@ func TestInspect(t *testing.T) {
 	if _, err := inspect(empty); !errors.Is(err, errors.NotFound) {
 		t.Errorf("of an empty store: %v", err)
 	}
-	w.must(empty.Update(context.Background(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":8}`)) }))
+	w.must(empty.Update(context.Background(), func(tx kv.Tx) error {
+		return tx.Put("schema", fmt.Appendf(nil, `{"version":%d}`, state.SchemaVersion+1))
+	}))
 	if _, err := inspect(empty); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("of a newer schema: %v", err)
 	}

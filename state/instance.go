@@ -58,6 +58,9 @@ type instance struct {
 	// and no claim may have the instance until a user offers it again: it has data.
 	Claim    string `cbor:"16,keyasint,omitempty"`
 	Retained bool   `cbor:"17,keyasint,omitempty"`
+
+	// Asker says who asked for the instance, nil for a user.
+	Asker *asker `cbor:"18,keyasint,omitempty"`
 }
 
 // movedFilesystem is the filesystem of an instance on its former machine.
@@ -231,8 +234,8 @@ type indexEntry struct {
 
 // indexKey holds the parts of the key of an index entry. For an attachment or plan, owner is
 // the machine and id the tag; for an import, owner is the provider and id the provider's ID; for a
-// mount point, owner is the instance's home and id the path. For a volume or filesystem only id is
-// set, to the tag. For a provider's ID, id is the whole key. What an instance has only one of, such
+// mount point, owner is the instance's home and id the path; for an asker, owner is the way in, and id
+// the name or the instance's UUID. For a volume or filesystem only id is set, to the tag. For a provider's ID, id is the whole key. What an instance has only one of, such
 // as a volume that is to be made, needs neither.
 type indexKey struct{ kind, owner, id string }
 
@@ -250,6 +253,10 @@ func (k keyedEntry) key() string {
 		return unmadeKey(k.entry.Storage)
 	case importedIndex:
 		return importedKey(k.owner, k.id)
+	case askerIndex:
+		return Asker{k.owner, k.id}.key()
+	case askedIndex:
+		return askedKey(k.owner, k.id)
 	case providerIDIndex:
 		return k.id
 	case planIndex:
@@ -261,7 +268,7 @@ func (k keyedEntry) key() string {
 }
 
 // maxIndexEntries is the most index entries that an instance can have.
-const maxIndexEntries = 10
+const maxIndexEntries = 12
 
 // index appends the index entries of the instance.
 func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
@@ -286,7 +293,12 @@ func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
 			index = append(index, keyedEntry{indexKey{kind: providerIDIndex, id: key}, indexEntry{Storage: name}})
 		}
 	}
-	if i.MountPoint != "" && len(index) > 0 { // without entities, nothing is left of it
+	if i.Asker != nil && len(index) > 0 { // without entities, nothing is left of it
+		for _, k := range i.Asker.index(i.uuid()) {
+			index = append(index, keyedEntry{k, indexEntry{Storage: name}})
+		}
+	}
+	if i.MountPoint != "" && len(index) > 0 {
 		k := indexKey{mountPointIndex, i.home(), i.MountPoint}
 		index = append(index, keyedEntry{k, indexEntry{Storage: name}})
 	}

@@ -141,6 +141,8 @@ const (
 	providerIDIndex           = "given"
 	mountPointIndex           = "mount-point"
 	unmadeIndex               = "unmade"
+	askerIndex                = "asker"
+	askedIndex                = "asked"
 
 	attachmentSuffix = "-attachment"
 )

@@ -25,7 +25,7 @@ const (
 
 // isOlder reports whether [Open] migrates a store of the schema.
 func isOlder(schema int) bool {
-	return unsealedSchema <= schema && schema <= noLabelsSchema
+	return unsealedSchema <= schema && schema < SchemaVersion
 }
 
 // migrate brings a store of an older schema up to this one, after beforeMigrate has returned; a
@@ -58,7 +58,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 		}
 		return nil
 	})
-	if err != nil || !isOlder(schema) || schema == noLabelsSchema && st.keepSchema {
+	if err != nil || !isOlder(schema) || schema >= sharedSchema && st.keepSchema {
 		return errors.Trace(err)
 	}
 	if beforeMigrate != nil {

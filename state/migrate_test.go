@@ -210,8 +210,14 @@ func TestMigrateBlockDevices(t *testing.T) {
 	}
 }
 
-// TestMigrateLaterSchemas opens the migrated state of schema 3 as schemas 4, 5 and 6 had it.
+// TestMigrateLaterSchemas opens the migrated state of schema 3 as later schemas had it.
 func TestMigrateLaterSchemas(t *testing.T) {
+	w := olderWorld(t, 7)
+	if claim, err := w.Claim("mine"); err != nil || claim.Storage != "raw" || w.one("raw").Labels["tier"] != "fast" {
+		t.Errorf("of schema 7: claim %+v, %v; labels %v", claim, err, w.one("raw").Labels)
+	}
+	w.must(w.Apply(state.Changes{Unclaim: []string{"mine"}, Offer: []string{"raw"}, Label: []state.Label{{Name: "raw"}}}))
+	checkMigrated(t, w)
 	for _, schema := range []int{4, 5, 6} {
 		t.Run(strconv.Itoa(schema), func(t *testing.T) { checkMigrated(t, olderWorld(t, schema)) })
 	}
@@ -303,7 +309,7 @@ func TestMigrateGivesSameUUIDsEachTime(t *testing.T) {
 }
 
 func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
-	for _, schema := range []int{3, 4, 5, 6} {
+	for _, schema := range []int{3, 4, 5, 6, 7} {
 		checkBeforeMigrate(t, schema)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -173,7 +174,7 @@ func (o *operations) becomeCopy() {
 func (o *operations) recoverAll() {
 	objects := o.objects()
 	o.unclaimAll()
-	o.must(o.RemoveStorage(o.present()))
+	o.must(o.Apply(state.Changes{Remove: o.present(), Force: true}))
 	o.work()
 	results, err := o.Recover(objects)
 	o.note(err, "recover %d: %v", len(objects), results)
@@ -286,10 +287,16 @@ func (o *operations) user(op int) {
 			}
 		}
 		if err == nil && o.next()%2 == 0 {
-			_ = o.change(func() error {
+			// A refused session records its boot ID if that of the session before the fence is not known.
+			var refused error
+			o.must(o.change(func() error {
 				_, err := o.OpenSession(machine, nil, "another boot")
+				if errors.Is(err, errors.Forbidden) {
+					refused, err = err, nil
+				}
 				return err
-			}, "%s is started again", machine)
+			}, "%s is started again", machine))
+			o.checkShown(refused == nil || strings.Contains(refused.Error(), "has not been restarted"), "%s is refused: %v", machine, refused)
 		}
 	case 15:
 		if o.next()%4 == 0 {
@@ -373,6 +380,9 @@ func (o *operations) params(name string, machine names.MachineTag) state.Storage
 	}
 	if p.Kind == block && o.next()%16 > 0 {
 		p.MountPoint = ""
+	}
+	if o.next()%8 == 0 {
+		p.Asker = state.Asker{Way: pick(o, "csi", "docker"), Name: pick(o, "a", "b/c", "")}
 	}
 	return p
 }

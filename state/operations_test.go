@@ -466,7 +466,7 @@ func (o *operations) settleDown(before map[string]string) {
 		}
 	}
 	o.unclaimAll()
-	o.must(o.RemoveStorage(o.present()))
+	o.must(o.Apply(state.Changes{Remove: o.present(), Force: true}))
 	o.work()
 	o.check()
 	pools, err := o.PoolSettings()

@@ -52,7 +52,7 @@ func (r *reader) resourceTags(name string, i *instance, e *entity) (map[string]s
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	tags := make(map[string]string, len(users)+11)
+	tags := make(map[string]string, len(users)+12)
 	maps.Copy(tags, users)
 	set := func(key, value string) {
 		if value == "" {
@@ -90,6 +90,11 @@ func (r *reader) resourceTags(name string, i *instance, e *entity) (map[string]s
 	set(storage.VolumeUUIDTag, volume)
 	set(storage.EntityTag, string(e.Tag))
 	set(storage.AttributesTag, attributes)
+	if i.Asker != nil {
+		set(storage.AskerTag, i.Asker.Way+"/"+i.Asker.Name)
+	} else {
+		set(storage.AskerTag, "")
+	}
 	return tags, r.err
 }
 

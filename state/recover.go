@@ -40,7 +40,7 @@ type Recovered struct {
 	// it.
 	Tag names.Tag
 
-	// Name, Kind, Pool, Attributes, MountPoint and ReadOnly are those of the storage instance.
+	// Name, Kind, Pool, Attributes, MountPoint, ReadOnly and Asker are those of the storage instance.
 	// Machine is the zero tag for storage that is bound to no machine. A volume's empty values
 	// are taken from the filesystem on it.
 	Name       string
@@ -50,6 +50,7 @@ type Recovered struct {
 	Machine    names.MachineTag
 	MountPoint string
 	ReadOnly   bool
+	Asker      Asker
 }
 
 // NewRecovered reads the resource tags of a volume (StorageKindBlock) or filesystem
@@ -90,6 +91,12 @@ func NewRecovered(of storage.StorageKind, provider storage.ProviderType, object 
 	if text, ok := tags[storage.ReadOnlyTag]; ok {
 		if o.ReadOnly, err = strconv.ParseBool(text); err != nil {
 			return refuse(storage.ReadOnlyTag, err)
+		}
+	}
+	if text, ok := tags[storage.AskerTag]; ok {
+		o.Asker.Way, o.Asker.Name, _ = strings.Cut(text, "/")
+		if err := o.Asker.Validate(); err != nil {
+			return refuse(storage.AskerTag, err)
 		}
 	}
 	switch text, ok := tags[storage.KindTag]; {
@@ -340,6 +347,9 @@ func (r *recovery) run(objects []Recovered) []RecoverResult {
 	for _, name := range slices.Sorted(maps.Keys(r.added)) {
 		i := r.added[name]
 		i.Uncounted = !r.addToPool(i)
+		if i.Asker != nil && r.tx.has(i.Asker.view().key()) {
+			i.Asker = nil // that asker has asked again since
+		}
 		r.tx.add(name, i)
 	}
 	r.addPendingStamps()
@@ -504,6 +514,9 @@ func (i *instance) addPart(o Recovered, e *entity) {
 		i.Attributes = o.Attributes
 	}
 	i.ReadOnly = i.ReadOnly || o.ReadOnly
+	if i.Asker == nil {
+		i.Asker = newAsker(o.Asker)
+	}
 }
 
 // recoveredSuffix precedes the number in the new name of a recovered instance.

@@ -11,12 +11,14 @@ import (
 const (
 	// SchemaVersion is the version of records and keys. It is raised when older code must not read
 	// what newer code has written.
-	SchemaVersion = 7
+	SchemaVersion = 8
 
-	// noLabelsSchema is the schema without labels and claims. Servers that know no later one can
-	// have the state together with servers of this version, as long as nothing has been labelled or
-	// claimed.
-	noLabelsSchema = 6
+	// sharedSchema is the oldest schema whose records are those of this version, as long as nothing is
+	// recorded that a later one has added: labels and claims, and who has asked for storage. Servers that
+	// know no later schema can have the state together with servers of this version.
+	sharedSchema = 6
+	labelsSchema = 7
+	askersSchema = 8
 )
 
 // schemaRecord is the version of the schema, which decides what code may read the store. It is
@@ -50,14 +52,14 @@ func (tx *txn) setSchema() {
 
 // checkSchema returns an error unless this version can use a state of the schema.
 func (st *State) checkSchema(schema int) error {
-	if schema == SchemaVersion || schema == noLabelsSchema && st.keepSchema {
+	if schema == SchemaVersion || schema >= sharedSchema && schema < SchemaVersion && st.keepSchema {
 		return nil
 	}
 	return errors.NotSupportedf("schema %d (this version reads schema %d)", schema, SchemaVersion)
 }
 
 // RaiseSchema raises the schema of a state that was opened with [Config.KeepSchema], unless older names
-// servers that know no later schema: then labels and claims are refused with an error that names
+// servers that know only earlier ones: then what the schema has added is refused with an error that names
 // them. It reports whether the state has the schema of this version.
 func (st *State) RaiseSchema(older []string) (raised bool, err error) {
 	err = st.update(func(tx *txn) error {
@@ -78,11 +80,11 @@ func (st *State) RaiseSchema(older []string) (raised bool, err error) {
 	return raised, errors.Annotate(err, "raising the schema of the state")
 }
 
-// checkLabels returns an error that satisfies errors.Is(err, errors.NotYetAvailable) if servers that
-// cannot read labels and claims may have the state.
-func (st *State) checkLabels(r *reader) error {
+// checkFeature returns an error that satisfies errors.Is(err, errors.NotYetAvailable) if servers that cannot
+// read what a schema has added may have the state.
+func (st *State) checkFeature(r *reader, addedBy int, what string) error {
 	schema, err := r.schema()
-	if err != nil || schema > noLabelsSchema {
+	if err != nil || schema >= addedBy {
 		return err
 	}
 	st.mu.Lock()
@@ -91,5 +93,9 @@ func (st *State) checkLabels(r *reader) error {
 	if len(st.olderServers) > 0 {
 		reason = fmt.Sprintf("replace or start these, or remove them: %s", strings.Join(st.olderServers, ", "))
 	}
-	return errors.NewNotYetAvailable(nil, "labels and claims can be used once all servers run a version that has them: "+reason)
+	return errors.NewNotYetAvailable(nil, what+" can be used once all servers run a version that has them: "+reason)
+}
+
+func (st *State) checkLabels(r *reader) error {
+	return st.checkFeature(r, labelsSchema, "labels and claims")
 }

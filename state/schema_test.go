@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 
 // While servers of an older version have the state, too, nothing is written that they cannot read: the
 // error names them. Everything else can be changed.
-func TestLabelsWaitForOlderServers(t *testing.T) {
+func TestFeaturesWaitForOlderServers(t *testing.T) {
 	w := &world{t: t, store: olderStore(t, 6), clock: testclock.NewClock(start)}
 	st, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: commonRegistry(), KeepSchema: true})
 	w.must(err)
@@ -25,7 +26,10 @@ func TestLabelsWaitForOlderServers(t *testing.T) {
 	labelled := plain
 	labelled.Name, labelled.Labels = "labelled", labels
 	claim := state.Claim{Name: "mine", Storage: "new"}
+	asked := plain
+	asked.Name, asked.Asker = "", state.Asker{Way: "csi", Name: "asked"}
 	requests := map[string]func() error{
+		"asking":             func() error { return w.AddStorage(asked) },
 		"labelling":          func() error { return w.Apply(state.Changes{Label: []state.Label{{Name: "new", Labels: labels}}}) },
 		"adding labelled":    func() error { return w.AddStorage(labelled) },
 		"claiming":           func() error { return w.Apply(state.Changes{Claim: []state.Claim{claim}}) },
@@ -58,6 +62,21 @@ func TestLabelsWaitForOlderServers(t *testing.T) {
 	wantSchema(w, state.SchemaVersion)
 }
 
+// Beside servers that know labels, storage can be labelled, and programs cannot ask for it yet.
+func TestFeaturesOfSharedSchema(t *testing.T) {
+	w := &world{t: t, store: olderStore(t, 7), clock: testclock.NewClock(start)}
+	st, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: commonRegistry(), KeepSchema: true})
+	w.must(err)
+	w.State = st
+	t.Cleanup(w.close)
+	if raised, err := w.RaiseSchema([]string{"b-2"}); raised || err != nil {
+		t.Errorf("the schema is raised beside older servers: %t, %v", raised, err)
+	}
+	w.must(w.Apply(state.Changes{Label: []state.Label{{Name: "files", Labels: map[string]string{"tier": "fast"}}}}))
+	wantError(t, w.ask(state.Asker{Way: "csi", Name: "a"}), errors.NotYetAvailable, "storage that other programs ask for can be used once", "b-2")
+	wantSchema(w, 7)
+}
+
 func wantSchema(w *world, want int) {
 	w.t.Helper()
 	w.must(w.store.View(w.t.Context(), func(s kv.Snapshot) error {
@@ -71,15 +90,19 @@ func wantSchema(w *world, want int) {
 // A state that no other process has gets the schema of this version, and one of a later schema is
 // refused, alone and beside other processes.
 func TestOpenRaisesSchema(t *testing.T) {
-	wantSchema(olderWorld(t, 6), state.SchemaVersion)
+	for _, schema := range []int{6, 7} {
+		wantSchema(olderWorld(t, schema), state.SchemaVersion)
+	}
 	for _, keep := range []bool{false, true} {
 		store := olderStore(t, 6)
 		defer store.Close()
-		if err := store.Update(t.Context(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":8}`)) }); err != nil {
+		if err := store.Update(t.Context(), func(tx kv.Tx) error {
+			return tx.Put("schema", fmt.Appendf(nil, `{"version":%d}`, state.SchemaVersion+1))
+		}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := state.Open(state.Config{Store: store, Clock: testclock.NewClock(start), Registry: commonRegistry(), KeepSchema: keep})
-		if !errors.Is(err, errors.NotSupported) || !strings.Contains(err.Error(), "schema 8") {
+		if !errors.Is(err, errors.NotSupported) || !strings.Contains(err.Error(), fmt.Sprint("schema ", state.SchemaVersion+1)) {
 			t.Errorf("a later schema: %v", err)
 		}
 	}

@@ -73,7 +73,7 @@ type State struct {
 
 	mu           sync.Mutex
 	identity     identity // as of the last transaction that changed it
-	olderServers []string // those that know no schema with labels
+	olderServers []string // those that do not know the schema of this version
 	closed       bool
 	watchers     map[stopper]struct{}
 }

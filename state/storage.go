@@ -56,6 +56,9 @@ type StorageParams struct {
 	// instance is attached first.
 	Detached bool
 
+	// Asker is who asks for the instance. With one, Name may be empty: [State.NameFor] chooses it.
+	Asker Asker
+
 	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
 
@@ -89,6 +92,9 @@ type Storage struct {
 	// for none. A claim can have only storage without either.
 	Claim    string
 	Retained bool
+
+	// Asker is who asked for the instance; zero for a user.
+	Asker Asker
 
 	Life life.Value
 
@@ -178,8 +184,11 @@ type Changes struct {
 	Detach []string
 
 	// Remove are the names of instances to remove, as by [State.RemoveStorage], and Release those of
-	// instances to release, as by [State.ReleaseStorage].
+	// instances to release, as by [State.ReleaseStorage]. Instances with an [Asker] are only for those who
+	// come by the same way, unless Force is set.
 	Remove, Release []string
+	Way             string
+	Force           bool
 
 	// Format are the names of instances to format, as by [State.FormatStorage], and Retry those whose
 	// failed operations are to be retried, as by [State.RetryStorage].
@@ -249,6 +258,14 @@ func (st *State) Apply(changes Changes) error {
 			return err
 		}
 	}
+	chosen := make(map[Asker]string) // names
+	for _, p := range changes.Add {
+		if p.Name == "" && p.Asker != (Asker{}) {
+			if chosen[p.Asker], err = st.NameFor(p.Asker); err != nil {
+				return errors.Trace(err)
+			}
+		}
+	}
 	ctx := st.ctx
 	if changes.Lease != nil {
 		ctx = kv.WithLease(ctx, changes.Lease)
@@ -267,6 +284,11 @@ func (st *State) Apply(changes Changes) error {
 			return errors.Trace(err)
 		}
 		for _, p := range changes.Add {
+			if p.Name == "" {
+				if p.Name = chosen[p.Asker]; tx.has(storageKey(p.Name)) && !tx.has(p.Asker.key()) {
+					return errors.WithType(errors.Errorf("storage %q was added since its name was chosen", p.Name), ErrChanged)
+				}
+			}
 			if err := st.addStorage(tx, rules, p, nil); err != nil {
 				return errors.Annotatef(err, "adding storage %q", p.Name)
 			}
@@ -310,10 +332,10 @@ func (st *State) Apply(changes Changes) error {
 		if err := tx.detachEach(changes.Detach); err != nil {
 			return err
 		}
-		if err := st.removeEach(tx, changes.Remove); err != nil {
+		if err := st.removeEach(tx, changes.Remove, changes.Way, changes.Force); err != nil {
 			return err
 		}
-		if err := st.releaseEach(tx, changes.Release); err != nil {
+		if err := st.releaseEach(tx, changes.Release, changes.Way, changes.Force); err != nil {
 			return err
 		}
 		if err := tx.formatEach(changes.Format); err != nil {
@@ -403,9 +425,12 @@ func (st *State) RemoveStorage(names []string) error {
 	return st.Apply(Changes{Remove: names})
 }
 
-func (st *State) removeEach(tx *txn, names []string) error {
+func (st *State) removeEach(tx *txn, names []string, way string, force bool) error {
 	return unwantEach(tx, names, "removing", func(i *instance) error {
 		if err := i.checkUnclaimed(); err != nil {
+			return err
+		}
+		if err := i.checkAsker(way, force); err != nil {
 			return err
 		}
 		if err := st.checkDelete(i); err != nil {
@@ -450,9 +475,12 @@ func (st *State) ReleaseStorage(names []string) error {
 	return st.Apply(Changes{Release: names})
 }
 
-func (st *State) releaseEach(tx *txn, names []string) error {
+func (st *State) releaseEach(tx *txn, names []string, way string, force bool) error {
 	return unwantEach(tx, names, "releasing", func(i *instance) error {
 		if err := i.checkUnclaimed(); err != nil {
+			return err
+		}
+		if err := i.checkAsker(way, force); err != nil {
 			return err
 		}
 		provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
@@ -615,6 +643,9 @@ func (p StorageParams) validate() error {
 	if err := checkName(p.Name); err != nil {
 		return err
 	}
+	if err := p.Asker.Validate(); err != nil {
+		return errors.Trace(err)
+	}
 	switch {
 	case p.Kind != storage.StorageKindBlock && p.Kind != storage.StorageKindFilesystem:
 		return errors.NotValidf("kind %s", p.Kind)
@@ -646,6 +677,9 @@ type design struct {
 func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (design, error) {
 	if err := p.validate(); err != nil {
 		return design{}, errors.Trace(err)
+	}
+	if err := st.checkFree(r, p.Asker); err != nil {
+		return design{}, err
 	}
 	if r.has(storageKey(p.Name)) {
 		return design{}, errors.NewAlreadyExists(nil, "the name is taken")
@@ -697,6 +731,7 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		MountPoint: p.MountPoint,
 		ReadOnly:   p.ReadOnly,
 		Life:       life.Alive,
+		Asker:      newAsker(p.Asker),
 	}
 	if d.volume && d.filesystem && !d.bound && !d.attach {
 		// Its filesystem belongs to the machine that it is attached to first.
@@ -837,6 +872,7 @@ func (i *instance) view(r *reader, name string) Storage {
 		Labels:       i.Labels,
 		Claim:        i.Claim,
 		Retained:     i.Retained,
+		Asker:        i.Asker.view(),
 		Life:         i.Life,
 		Revision:     i.revision(),
 		Volume:       i.Volume.view(),

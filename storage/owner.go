@@ -44,6 +44,9 @@ const (
 
 	// AttributesTag is the key of the attributes of the storage instance, as JSON.
 	AttributesTag = "stowage-attributes"
+
+	// AskerTag is the key of the program that asked for the storage, as WAY/NAME.
+	AskerTag = "stowage-asker"
 )
 
 // Owner identifies the owner of a volume or filesystem. The zero value means that it has no

@@ -124,10 +124,10 @@ func (r *schemaRaiser) check(ctx context.Context) error {
 	logger := r.server.config.Logger
 	switch {
 	case r.raised && r.logged != nil:
-		logger.Infof("labels and claims can be used now: all servers know them")
+		logger.Infof("schema %d of the state can be used now: all servers know it", state.SchemaVersion)
 	case !r.raised && !slices.Equal(older, r.logged):
 		r.logged = older
-		logger.Infof("labels and claims cannot be used before all servers know them: waiting for %s", strings.Join(older, ", "))
+		logger.Infof("what schema %d of the state adds is refused until all servers know it: waiting for %s", state.SchemaVersion, strings.Join(older, ", "))
 	}
 	return nil
 }

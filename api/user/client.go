@@ -119,6 +119,16 @@ func (c *Client) Remove(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove", names)
 }
 
+// RemoveAs is Remove, or Release with release, as the arguments say.
+func (c *Client) RemoveAs(ctx context.Context, args RemoveArgs, release bool) error {
+	request := "remove"
+	if release {
+		request = "release"
+	}
+	_, err := post[struct{}](ctx, c, request, args)
+	return err
+}
+
 // Release requests that storage be detached and removed from the state, with its data left in
 // place.
 func (c *Client) Release(ctx context.Context, names []string) error {

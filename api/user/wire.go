@@ -32,6 +32,8 @@ type Storage struct {
 	// Retained says that no claim gets the storage, since it has the data of a claim that was deleted,
 	// until a request to offer it.
 	Retained bool `json:"retained,omitempty" yaml:"retained,omitempty"`
+	// Asker is the program that asked for the storage; nil for storage of users.
+	Asker *Asker `json:"asker,omitempty" yaml:"asker,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
 	Life life.Value `json:"life" yaml:"life"`
 	// Revision changes with what is wanted of the storage: its size, its labels, its claim, the machine that it is to be
@@ -483,6 +485,22 @@ type Event struct {
 	Gone []string `json:"gone,omitempty"`
 	// Position is where to go on if the connection is lost.
 	Position string `json:"position,omitempty"`
+}
+
+// RemoveArgs says what storage to remove or to release.
+type RemoveArgs struct {
+	// Names are as in Names. At least one is given.
+	Names []string `json:"names"`
+	// Force includes storage that a program asked for, which is that program's to remove.
+	Force bool `json:"force,omitempty"`
+}
+
+// Asker is a program that asked for storage.
+type Asker struct {
+	// Way is how it asked, such as "csi".
+	Way string `json:"way" yaml:"way"`
+	// Name is the name that it gave.
+	Name string `json:"name" yaml:"name"`
 }
 
 // Names are the names of storage, pools, tokens or users. NAME stands for all instances of storage,

@@ -33,10 +33,10 @@ type Backend interface {
 	// out. If a name is not known, they return an error and change nothing.
 	Attach(context.Context, user.AttachArgs) error
 	Detach(ctx context.Context, names []string) error
-	Remove(ctx context.Context, names []string) error
+	Remove(context.Context, user.RemoveArgs) error
 	// Release requests that the named storage be detached and removed from the state, with its
 	// data left in place.
-	Release(ctx context.Context, names []string) error
+	Release(context.Context, user.RemoveArgs) error
 	// Retry requests that failed operations of the named storage, or of all storage if no name
 	// is given, be retried at once.
 	Retry(ctx context.Context, names []string) error

@@ -213,14 +213,14 @@ func (b *Backend) Detach(_ context.Context, names []string) error {
 }
 
 // Remove implements userapi.Backend.
-func (b *Backend) Remove(_ context.Context, names []string) error {
-	b.record("remove %q", names)
+func (b *Backend) Remove(_ context.Context, args user.RemoveArgs) error {
+	b.record("remove %+v", args)
 	return b.Err
 }
 
 // Release implements userapi.Backend.
-func (b *Backend) Release(_ context.Context, names []string) error {
-	b.record("release %q", names)
+func (b *Backend) Release(_ context.Context, args user.RemoveArgs) error {
+	b.record("release %+v", args)
 	return b.Err
 }
 

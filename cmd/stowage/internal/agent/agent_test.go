@@ -267,7 +267,7 @@ func TestStorageLifecycle(t *testing.T) {
 	}
 	until(t, a, all(2, status.Attached))
 
-	if err := a.Remove(ctx, []string{"data"}); err != nil {
+	if err := a.Remove(ctx, user.RemoveArgs{Names: []string{"data"}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, a, all(0, ""))
@@ -350,7 +350,10 @@ func TestUnknownNamesChangeNothing(t *testing.T) {
 	attach := func(ctx context.Context, names []string) error {
 		return a.Attach(ctx, user.AttachArgs{Names: names})
 	}
-	for _, change := range []func(context.Context, []string) error{attach, a.Detach, a.Remove} {
+	remove := func(ctx context.Context, names []string) error {
+		return a.Remove(ctx, user.RemoveArgs{Names: names})
+	}
+	for _, change := range []func(context.Context, []string) error{attach, a.Detach, remove} {
 		for _, name := range []string{"nowhere", "data/2", "dat", ""} {
 			err := change(t.Context(), []string{"data", name})
 			if !errors.Is(err, errors.NotFound) || err.Error() != fmt.Sprintf("storage %q not found", name) {
@@ -449,7 +452,7 @@ func TestManagerProvisionsEnvironmentStorage(t *testing.T) {
 	})
 	close(shares.attach)
 	until(t, a, all(3, status.Attached))
-	if err := a.Remove(t.Context(), []string{"data", "share"}); err != nil {
+	if err := a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data", "share"}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, a, all(0, ""))
@@ -493,7 +496,7 @@ func TestStatusOfEnvironmentStorageWithoutManager(t *testing.T) {
 
 	// A removal is recorded, and done when a manager runs.
 	a, stop = start(t, c)
-	if err := a.Remove(t.Context(), []string{"share"}); err != nil {
+	if err := a.Remove(t.Context(), user.RemoveArgs{Names: []string{"share"}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, a, func(rows map[string]user.Storage) bool {
@@ -694,7 +697,7 @@ func TestWatchSendsOnlyChanges(t *testing.T) {
 		}
 		until(t, a, all(3+i, status.Attached))
 	}
-	if err := a.Remove(ctx, []string{"data"}); err != nil {
+	if err := a.Remove(ctx, user.RemoveArgs{Names: []string{"data"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; !errors.Is(err, done) {

@@ -10,6 +10,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/state/kv"
@@ -119,7 +120,7 @@ func TestAgentEndsOnUncertainCommit(t *testing.T) {
 			}
 		}
 		return syscalltest.Pass
-	}, func() error { return a.Remove(t.Context(), []string{"data"}) })
+	}, func() error { return a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data"}}) })
 	if !errors.Is(err, kv.ErrUnknown) || count < 2 {
 		t.Errorf("after %d syncs: %v", count, err)
 	}

@@ -150,7 +150,7 @@ func TestImportTakesOverFile(t *testing.T) {
 	}
 	until(t, a, func(rows map[string]user.Storage) bool { return rows["raw"].Status == "attached" })
 
-	if err := a.Remove(t.Context(), []string{"data", "raw"}); err != nil {
+	if err := a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data", "raw"}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, a, all(0, ""))

@@ -60,7 +60,7 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 			a, _ = start(t, config(t, dir, &memory{}))
 		}
 	}
-	if err := a.Remove(ctx, []string{"data"}); err != nil {
+	if err := a.Remove(ctx, user.RemoveArgs{Names: []string{"data"}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, a, all(0, status.Attached))

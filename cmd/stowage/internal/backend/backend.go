@@ -329,8 +329,10 @@ func (b *Backend) Detach(ctx context.Context, names []string) error {
 }
 
 // Remove implements userapi.Backend.
-func (b *Backend) Remove(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, func(found []string) state.Changes { return state.Changes{Remove: found} })
+func (b *Backend) Remove(ctx context.Context, args user.RemoveArgs) error {
+	return b.changeNamed(ctx, args.Names, func(found []string) state.Changes {
+		return state.Changes{Remove: found, Force: args.Force}
+	})
 }
 
 // RemoveIf implements userapi.Backend.
@@ -352,8 +354,10 @@ func (b *Backend) RemoveIf(ctx context.Context, on user.Condition) error {
 }
 
 // Release implements userapi.Backend.
-func (b *Backend) Release(ctx context.Context, names []string) error {
-	return b.changeNamed(ctx, names, func(found []string) state.Changes { return state.Changes{Release: found} })
+func (b *Backend) Release(ctx context.Context, args user.RemoveArgs) error {
+	return b.changeNamed(ctx, args.Names, func(found []string) state.Changes {
+		return state.Changes{Release: found, Force: args.Force}
+	})
 }
 
 // Retry implements userapi.Backend.
@@ -506,6 +510,9 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		Since:           s.Since,
 		Location:        s.Location,
 		Attachments:     make([]user.Attachment, len(s.Attachments)),
+	}
+	if s.Asker != (state.Asker{}) {
+		row.Asker = &user.Asker{Way: s.Asker.Way, Name: s.Asker.Name}
 	}
 	if s.Volume != nil {
 		row.Volume = s.Volume.Tag.Id()

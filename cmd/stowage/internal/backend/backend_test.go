@@ -177,7 +177,7 @@ func TestApplyIsPlannedAgain(t *testing.T) {
 		a, b := newServers(t)
 		_, err := a.apply("data loop,100M")
 		a.must(err)
-		a.store.before = func() { b.must(b.Remove(t.Context(), []string{"data"})) }
+		a.store.before = func() { b.must(b.Remove(t.Context(), user.RemoveArgs{Names: []string{"data"}})) }
 		_, err = a.apply("data loop,100M", "other loop,1M")
 		wantError(t, err, "data is still being removed")
 		if _, err := a.Storage(t.Context(), []string{"other"}); !errors.Is(err, errors.NotFound) {
@@ -231,8 +231,8 @@ func TestEveryChangeNeedsTheLease(t *testing.T) {
 		{"attach", func() error { return a.Attach(t.Context(), user.AttachArgs{Names: []string{"data"}, Machine: "0"}) }},
 		{"retry", func() error { return a.Retry(t.Context(), []string{"data"}) }},
 		{"detach", func() error { return a.Detach(t.Context(), []string{"data"}) }},
-		{"remove", func() error { return a.Remove(t.Context(), []string{"data"}) }},
-		{"release", func() error { return a.Release(t.Context(), []string{"dir"}) }},
+		{"remove", func() error { return a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data"}}) }},
+		{"release", func() error { return a.Release(t.Context(), user.RemoveArgs{Names: []string{"dir"}}) }},
 	} {
 		before := a.leases
 		a.store.before = func() { a.lease.ended = true }
@@ -473,11 +473,11 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Error(err)
 	}
 
-	s.must(s.Remove(t.Context(), []string{"gone"}))
+	s.must(s.Remove(t.Context(), user.RemoveArgs{Names: []string{"gone"}}))
 	s.finish("0/0")
 	_, err = s.apply("brief loop,1M", "grown loop,2M", "other loop,2M")
 	s.must(err)
-	s.must(s.Remove(t.Context(), []string{"brief"}))
+	s.must(s.Remove(t.Context(), user.RemoveArgs{Names: []string{"brief"}}))
 	s.finish("0/6")
 	// The journal has all that once somebody else has seen the last of it.
 	other := s.watch(user.WatchArgs{})
@@ -493,7 +493,7 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Errorf("missed: %s", got)
 	}
 	// It goes on with storage that it has known since the first connection.
-	s.must(s.Remove(t.Context(), []string{"same"}))
+	s.must(s.Remove(t.Context(), user.RemoveArgs{Names: []string{"same"}}))
 	w.until(has("same"))
 	s.finish("0/3")
 	from = w.until(func(e user.Event) bool { return slices.Contains(e.Gone, "same") })

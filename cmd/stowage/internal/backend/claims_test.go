@@ -78,7 +78,7 @@ func TestReclaimPolicies(t *testing.T) {
 	if got := s.one("kept"); got.Claim != "kept" || got.Labels["tier"] != "fast" || got.WantedMiB != 10 {
 		t.Errorf("made %+v", got)
 	}
-	wantError(t, s.Remove(t.Context(), []string{"kept"}), "it belongs to claim \"kept\": delete the claim")
+	wantError(t, s.Remove(t.Context(), user.RemoveArgs{Names: []string{"kept"}}), "it belongs to claim \"kept\": delete the claim")
 	s.must(s.Unclaim(t.Context(), "kept"))
 	if got := s.one("kept"); got.Claim != "kept" || !got.Retained || got.Life != life.Alive {
 		t.Errorf("retained %+v", got)
@@ -151,7 +151,7 @@ func TestClaimRequestsThatAreNotValid(t *testing.T) {
 func TestClaimIsPlannedAgain(t *testing.T) {
 	for what, overtake := range map[string]func(b *server) error{
 		"claimed":  func(b *server) error { return b.Claim(b.t.Context(), "first", request(nil)) },
-		"removed":  func(b *server) error { return b.Remove(b.t.Context(), []string{"small"}) },
+		"removed":  func(b *server) error { return b.Remove(b.t.Context(), user.RemoveArgs{Names: []string{"small"}}) },
 		"labelled": func(b *server) error { b.declare("small", "loop,20M", map[string]string{"tier": "slow"}); return nil },
 	} {
 		a, b := newServers(t)

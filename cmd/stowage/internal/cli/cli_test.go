@@ -186,14 +186,22 @@ func (b *backend) Detach(_ context.Context, names []string) error {
 	return b.err
 }
 
-func (b *backend) Remove(_ context.Context, names []string) error {
-	b.record("remove %q", names)
+func (b *backend) Remove(_ context.Context, args user.RemoveArgs) error {
+	b.recordNames("remove", args)
 	return b.err
 }
 
-func (b *backend) Release(_ context.Context, names []string) error {
-	b.record("release %q", names)
+func (b *backend) Release(_ context.Context, args user.RemoveArgs) error {
+	b.recordNames("release", args)
 	return b.err
+}
+
+// recordNames records a call with the names, and whether it was forced.
+func (b *backend) recordNames(call string, args user.RemoveArgs) {
+	if args.Force {
+		call = "force " + call
+	}
+	b.record("%s %q", call, args.Names)
 }
 
 func (b *backend) Retry(_ context.Context, names []string) error {

@@ -350,6 +350,20 @@ func (c *common) changeCommand(
 	return cmd
 }
 
+func (c *common) removeCommand(verb, short string, release bool) *cobra.Command {
+	var args user.RemoveArgs
+	cmd := c.changeCommand(verb, short, removed, func(client *user.Client, ctx context.Context, names []string) error {
+		args.Names = names
+		return client.RemoveAs(ctx, args, release)
+	})
+	cmd.Long += `
+
+Storage that another program asked for, such as an orchestrator through CSI, is refused: remove it
+there, or say --force if that program is gone.`
+	cmd.Flags().BoolVar(&args.Force, "force", false, "include storage that another program asked for")
+	return cmd
+}
+
 func (c *common) attachCommand() *cobra.Command {
 	var args user.AttachArgs
 	cmd := c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,

@@ -67,6 +67,7 @@ func TestOrphanCommandsReachAgent(t *testing.T) {
 		{[]string{"delete", "3f0c", "--now", "--machine", "web"}, "delete-orphan {UUID:3f0c Now:true Machine:web}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
 		{[]string{"backup", "/b/state"}, "backup {Path:/b/state}", "/b/state: state u, generation 2, 4096 bytes; the data of the storage is not in it\n"},
 		{[]string{"release", "data"}, `release ["data"]`, ""},
+		{[]string{"remove", "data", "log", "--force"}, `force remove ["data" "log"]`, ""},
 	} {
 		b := &backend{
 			orphans: testOrphans[:1],

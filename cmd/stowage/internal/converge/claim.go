@@ -94,6 +94,8 @@ func (p *planner) misfit(request *state.ClaimRequest, declared spec.Storage, s *
 		return "retained from another claim"
 	case s.Claim != "":
 		return "claimed"
+	case s.Asker != (state.Asker{}):
+		return "asked for by other programs"
 	case s.Life != life.Alive:
 		return "being removed"
 	case s.Status == status.Error:

@@ -682,7 +682,7 @@ func (p *planner) recordChange(declared spec.Storage, action user.Action, count 
 	})
 }
 
-// recordUndeclared adds to the plan the storage that exists and is not in the file.
+// recordUndeclared adds to the plan the storage of users that exists and is not in the file.
 func (p *planner) recordUndeclared(file *spec.File) error {
 	all, err := p.situation.ListAll()
 	if err != nil {
@@ -699,7 +699,7 @@ func (p *planner) recordUndeclared(file *spec.File) error {
 	reported := map[string]bool{}
 	for _, existing := range all {
 		name := existing.Name
-		if declared[name] || existing.Life != life.Alive {
+		if declared[name] || existing.Life != life.Alive || existing.Asker != (state.Asker{}) {
 			continue
 		}
 		if base := state.BaseName(name); !bases[base] {

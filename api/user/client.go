@@ -119,13 +119,14 @@ func (c *Client) Remove(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove", names)
 }
 
-// RemoveAs is Remove, or Release with release, as the arguments say.
-func (c *Client) RemoveAs(ctx context.Context, args RemoveArgs, release bool) error {
-	request := "remove"
-	if release {
-		request = "release"
-	}
-	_, err := post[struct{}](ctx, c, request, args)
+// RemoveStorage is Remove as the arguments say, and ReleaseStorage is Release.
+func (c *Client) RemoveStorage(ctx context.Context, args RemoveArgs) error {
+	_, err := post[struct{}](ctx, c, "remove", args)
+	return err
+}
+
+func (c *Client) ReleaseStorage(ctx context.Context, args RemoveArgs) error {
+	_, err := post[struct{}](ctx, c, "release", args)
 	return err
 }
 

@@ -491,7 +491,9 @@ type Event struct {
 type RemoveArgs struct {
 	// Names are as in Names. At least one is given.
 	Names []string `json:"names"`
-	// Force includes storage that a program asked for, which is that program's to remove.
+	// Way includes storage that was asked for in this way, such as "kubernetes".
+	Way string `json:"way,omitempty"`
+	// Force includes all storage that programs asked for.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -693,6 +695,9 @@ type Declaration struct {
 	Directive string `json:"directive"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind"`
+	// Asker is the program that asks for the storage, as WAY/NAME: how it asks, and the name that it gives.
+	// No other storage has the same one, and it is not removed by others without force.
+	Asker string `json:"asker,omitempty"`
 	// Attached says whether the storage is to be attached, which it is without the field. Storage that
 	// is not is made all the same, or detached.
 	Attached *bool `json:"attached,omitempty"`

@@ -13,9 +13,13 @@ import (
 
 var patchOptions = metav1.PatchOptions{FieldManager: "stowage-provisioner"}
 
+// way is how the provisioner asks for storage, which others then remove only by force.
+const way = "kubernetes"
+
 // declaration is an entry of a file that declares storage (docs/reference/spec-file.md).
 type declaration struct {
 	Name         string `json:"name"`
+	Asker        string `json:"asker"`
 	Directive    string `json:"directive"`
 	Kind         string `json:"kind"`
 	Machine      string `json:"machine"`
@@ -30,6 +34,7 @@ type declaration struct {
 func (r *request) file(machine string) (user.ApplyArgs, error) {
 	d := declaration{
 		Name:      r.params.StorageName,
+		Asker:     way + "/" + r.params.StorageName,
 		Directive: r.class.pool + "," + strconv.FormatUint(r.params.Size, 10) + "M",
 		Kind:      "block",
 		Machine:   machine,

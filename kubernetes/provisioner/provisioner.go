@@ -49,7 +49,7 @@ type Stowage interface {
 	Storage(ctx context.Context, names []string) ([]user.Storage, error)
 	Apply(context.Context, user.ApplyArgs) (user.ApplyResult, error)
 	Attach(context.Context, user.AttachArgs) error
-	Remove(ctx context.Context, names []string) error
+	RemoveStorage(context.Context, user.RemoveArgs) error
 	Watch(ctx context.Context, names []string, each func(user.Event) error) error
 }
 

@@ -40,7 +40,7 @@ func (c *storageClient) find(ctx context.Context, name string) (*user.Storage, e
 // remove requests that storage be removed, and waits until it is gone. Removing storage that does not
 // exist succeeds.
 func (c *storageClient) remove(ctx context.Context, name string) (gone bool, err error) {
-	err = c.stowage.Remove(ctx, []string{name})
+	err = c.stowage.RemoveStorage(ctx, user.RemoveArgs{Names: []string{name}, Way: way})
 	switch {
 	case errors.Is(err, errors.NotFound):
 		return true, nil

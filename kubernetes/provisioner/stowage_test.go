@@ -139,7 +139,11 @@ func (f *fakeStowage) Attach(_ context.Context, args user.AttachArgs) error {
 	return nil
 }
 
-func (f *fakeStowage) Remove(_ context.Context, names []string) error {
+func (f *fakeStowage) RemoveStorage(_ context.Context, args user.RemoveArgs) error {
+	names := args.Names
+	if args.Way != "kubernetes" {
+		return errors.NotValidf("removing storage as %q", args.Way)
+	}
 	if err := f.failure("remove"); err != nil {
 		return err
 	}

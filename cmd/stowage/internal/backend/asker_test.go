@@ -35,6 +35,17 @@ func TestAskedStorage(t *testing.T) {
 			t.Errorf("the plan has %+v", change)
 		}
 	}
+	file := user.ApplyArgs{File: "f.yaml", Content: `storage: [{name: pvc-1, directive: "loop,10M", kind: block, asker: docker/pvc-1, machine: "0"}]`}
+	_, err = s.Apply(t.Context(), file)
+	wantError(t, err, `f.yaml:1: storage pvc-1: asker: pvc-1 was asked for by csi, as "pvc-1": choose another name`)
+	args.Way = "docker"
+	wantError(t, s.Remove(t.Context(), args), "it was asked for by csi")
+	file.Content = `storage: [{name: pvc-2, directive: "loop,10M", kind: block, asker: docker/pvc-1, machine: "0"}]`
+	for range 2 {
+		_, err = s.Apply(t.Context(), file)
+		s.must(err)
+	}
+	s.must(s.Remove(t.Context(), user.RemoveArgs{Names: []string{"pvc-2"}, Way: "docker"}))
 	args.Force = true
 	s.must(s.Remove(t.Context(), args))
 	if got := s.one("pvc-1"); got.Life != life.Dying {

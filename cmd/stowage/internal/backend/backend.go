@@ -331,7 +331,7 @@ func (b *Backend) Detach(ctx context.Context, names []string) error {
 // Remove implements userapi.Backend.
 func (b *Backend) Remove(ctx context.Context, args user.RemoveArgs) error {
 	return b.changeNamed(ctx, args.Names, func(found []string) state.Changes {
-		return state.Changes{Remove: found, Force: args.Force}
+		return state.Changes{Remove: found, Way: args.Way, Force: args.Force}
 	})
 }
 
@@ -356,7 +356,7 @@ func (b *Backend) RemoveIf(ctx context.Context, on user.Condition) error {
 // Release implements userapi.Backend.
 func (b *Backend) Release(ctx context.Context, args user.RemoveArgs) error {
 	return b.changeNamed(ctx, args.Names, func(found []string) state.Changes {
-		return state.Changes{Release: found, Force: args.Force}
+		return state.Changes{Release: found, Way: args.Way, Force: args.Force}
 	})
 }
 

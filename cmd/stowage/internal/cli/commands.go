@@ -350,11 +350,11 @@ func (c *common) changeCommand(
 	return cmd
 }
 
-func (c *common) removeCommand(verb, short string, release bool) *cobra.Command {
+func (c *common) removeCommand(verb, short string, remove func(*user.Client, context.Context, user.RemoveArgs) error) *cobra.Command {
 	var args user.RemoveArgs
 	cmd := c.changeCommand(verb, short, removed, func(client *user.Client, ctx context.Context, names []string) error {
 		args.Names = names
-		return client.RemoveAs(ctx, args, release)
+		return remove(client, ctx, args)
 	})
 	cmd.Long += `
 

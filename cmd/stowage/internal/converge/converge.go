@@ -274,6 +274,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			Labels:     declared.Labels,
 			Machine:    machine,
 			Detached:   declared.Detached,
+			Asker:      declared.Asker,
 		}
 		for _, choice := range declared.Choices() {
 			if *choice.Value == "" {
@@ -521,6 +522,8 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	case wanted.Size < minSize(existing) && !p.situation.KeepLarger:
 		return toKeep, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
 			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
+	case existing.Asker != wanted.Asker && wanted.Asker != (state.Asker{}) && existing.Asker != (state.Asker{}):
+		return toKeep, declared.Errorf("asker", "%s was asked for by %s, as %q: choose another name", existing.Name, existing.Asker.Way, existing.Asker.Name)
 	case existing.MountPoint != wanted.MountPoint:
 		return toKeep, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}

@@ -290,7 +290,7 @@ func CheckName(name string) error {
 
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "attached", "labels", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
+	fields, err := s.mapping(node, "name", "directive", "kind", "asker", "attached", "labels", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -306,7 +306,7 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s.title = "storage " + s.Name
 
 	for _, step := range []func(map[string]*yaml.Node) error{
-		s.parseDirective, s.parseKind, s.parseAttached, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
+		s.parseDirective, s.parseKind, s.parseAsker, s.parseAttached, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
 	} {
 		if err := step(fields); err != nil {
 			return s, err
@@ -376,6 +376,21 @@ func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
 		return s.Errorf("kind", "missing: write block or filesystem")
 	default:
 		return s.Errorf("kind", "%s is not a kind: write block or filesystem", quote(text))
+	}
+	return nil
+}
+
+func (s *Storage) parseAsker(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "asker")
+	if err != nil || text == "" {
+		return err
+	}
+	s.Asker.Way, s.Asker.Name, _ = strings.Cut(text, "/")
+	if err := s.Asker.Validate(); err != nil {
+		return s.Errorf("asker", "%s is not WAY/NAME, such as kubernetes/pvc-1: %s", quote(text), err)
+	}
+	if s.Directive.Count != 1 {
+		return s.Errorf("asker", "a program asks for one instance at a time: leave the count out of the directive")
 	}
 	return nil
 }

@@ -156,11 +156,11 @@ func TestParseRefusesBadInput(t *testing.T) {
 
 		// Entries.
 		{"an item that is no mapping", "storage:\n  - data\n",
-			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
+			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
 		{"unknown field", one("sise: 2G"),
-			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
+			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
 		{"field whose name is a list", "storage:\n  - ? [a]\n    : b\n",
-			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
+			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
 		{"field twice", "storage:\n  - name: a\n    name: b\n", "f.yaml:3: storage[0]: name: already given on line 2"},
 		{"field that is no string", one("directive: 2"), `f.yaml:3: storage data: directive: not a string: write it in quotes, "2"`},
 		{"field that is a list", one("mount: [/srv]"), "f.yaml:5: storage data: mount: not a string"},
@@ -199,6 +199,8 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"labels for a machine", one("machine: web\n    machine-labels: zone=a"), `f.yaml:7: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"labels without a machine", one("machine-labels: zone=a"), `f.yaml:6: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"a wrong label", one("machine: any\n    machine-labels: zone"), `f.yaml:7: storage data: machine-labels: label "zone": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens`},
+		{"asker without a name", one("asker: kubernetes"), `f.yaml:6: storage data: asker: "kubernetes" is not WAY/NAME, such as kubernetes/pvc-1: name "": 1 to 128 bytes of text in UTF-8, without control characters not valid`},
+		{"asker of several", "storage:\n  - name: data\n    directive: loop,2G,2\n    kind: block\n    asker: csi/a/b\n", "f.yaml:5: storage data: asker: a program asks for one instance at a time: leave the count out of the directive"},
 		{"attached as a word", one("attached: later"), "f.yaml:6: storage data: attached: write true or false"},
 		{"attached as a list", one("attached: [true]"), "f.yaml:6: storage data: attached: write true or false"},
 		{"labels that are no mapping", one("labels: zone=a"), "f.yaml:6: storage data: labels: not a mapping: write `key: value` lines under it"},

@@ -9,6 +9,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -37,6 +38,8 @@ type Storage struct {
 	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
+	// Asker is the program that asks for the storage; zero for a user.
+	Asker state.Asker
 	// Labels are what the file says about the storage; nil if it does not say.
 	Labels map[string]string
 	// Machine is the name or the number of the machine that is to have the storage, or

@@ -242,7 +242,7 @@ func (d *Detached) check(path string) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	there, err := OpenTarget(path)
+	there, err := OpenNode(path)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -268,7 +268,7 @@ func (d *Detached) undo() error {
 // busy mount, errors.Is(err, unix.EBUSY) holds and the error names the processes that keep it
 // busy.
 func Unmount(path string) error {
-	target, err := OpenTarget(path)
+	target, err := OpenNode(path)
 	if errors.Is(err, errors.NotFound) {
 		return nil
 	} else if err != nil {

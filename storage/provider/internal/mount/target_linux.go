@@ -319,10 +319,12 @@ func openDir(f *os.File) (*os.File, error) {
 // openNoSymlinks opens a directory by an absolute path. It fails if any part of the path is a
 // symbolic link. The descriptor is for looking and mounting, not for reading (O_PATH).
 func openNoSymlinks(path string) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS,
-	}
+	return openReal(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+}
+
+// openReal opens an absolute path. It fails if any part of the path is a symbolic link.
+func openReal(path string, flags uint64) (*os.File, error) {
+	how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	for {
 		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
 		switch err {

@@ -62,6 +62,12 @@ func NewManagedFilesystemSource(storageDir string, d storage.BackingDevices) sto
 	return managed.NewSource(storageDir, d)
 }
 
+// LeastFilesystemSize returns the size in MiB of the smallest volume on which a filesystem with the
+// attributes can be made: see [managed.LeastSize].
+func LeastFilesystemSize(attributes map[string]any) (uint64, error) {
+	return managed.LeastSize(attributes)
+}
+
 // ShutDownEnvironment makes the kernel stop using the filesystems on volumes of the environment that
 // an agent with this storage directory has mounted: see [managed.ShutDown].
 func ShutDownEnvironment(ctx context.Context, storageDir string) ([]string, error) {

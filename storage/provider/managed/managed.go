@@ -26,3 +26,13 @@ func choiceOf(p storage.FilesystemParams) (fsattr.Choice, error) {
 	}
 	return choice, nil
 }
+
+// LeastSize returns the size in MiB of the smallest volume on which a filesystem with the attributes can
+// be made. The error satisfies errors.IsNotValid.
+func LeastSize(attributes map[string]any) (uint64, error) {
+	choice, err := fsattr.Parse(attributes)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	return choice.LeastSize(), nil
+}

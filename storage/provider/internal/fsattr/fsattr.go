@@ -52,6 +52,9 @@ func (c Choice) CheckSize(size uint64) error {
 	return c.Type.CheckSize(size, c.chosen)
 }
 
+// LeastSize returns the size in MiB of the smallest device on which the filesystem can be made.
+func (c Choice) LeastSize() uint64 { return c.Type.LeastSize(c.chosen) }
+
 // Parse reads the attributes of a filesystem and ignores all other attributes. The error
 // satisfies errors.IsNotValid.
 func Parse(attrs map[string]any) (Choice, error) {

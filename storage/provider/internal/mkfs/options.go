@@ -100,6 +100,15 @@ func (t Type) CheckSize(size uint64, chosen []options.Choice) error {
 	return nil
 }
 
+// LeastSize returns the smallest size, in MiB, that [Type.CheckSize] allows.
+func (t Type) LeastSize(chosen []options.Choice) uint64 {
+	least := t.MinSize
+	for _, choice := range chosen {
+		least = max(least, t.option(choice.Key).minSize)
+	}
+	return least
+}
+
 // option returns the option with a key, which must be valid.
 func (t Type) option(key string) Option {
 	return t.options[slices.IndexFunc(t.options, func(o Option) bool { return o.Key == key })]

@@ -4,6 +4,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/label"
@@ -92,15 +93,17 @@ func (p *planner) choose(declared spec.Storage, instance spec.Instance) (names.M
 	case ok:
 		return chosen, nil
 	case full:
-		return names.MachineTag{}, declared.Errorf("directive", "it does not fit: no machine that can be chosen has room for the %s of %s: `stowage machines` shows how much is free",
+		err := declared.Errorf("directive", "it does not fit: no machine that can be chosen has room for the %s of %s: `stowage machines` shows how much is free",
 			table.Size(declared.Directive.Size), instance.Name)
+		return names.MachineTag{}, errors.WithType(err, asked.ErrNoSpace)
 	case taken:
 		return names.MachineTag{}, declared.Errorf("mount", "%q is taken on each machine that can be chosen", instance.Mount)
 	case len(declared.MachineLabels) > 0:
 		return names.MachineTag{}, declared.Errorf("machine-labels", "no machine that can be chosen has the labels %s: `stowage machines -o yaml` shows those that there are",
 			label.FormatSelector(declared.MachineLabels))
 	}
-	return names.MachineTag{}, declared.Errorf("machine", "no machine can be chosen, since none is connected and not drained: %s", p.machineNames())
+	err := declared.Errorf("machine", "no machine can be chosen, since none is connected and not drained: %s", p.machineNames())
+	return names.MachineTag{}, errors.WithType(err, asked.ErrElsewhere)
 }
 
 // isFree reports whether the mount point of an instance is free on a machine.

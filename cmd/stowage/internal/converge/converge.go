@@ -24,6 +24,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/label"
@@ -648,7 +649,8 @@ func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, poo
 	}
 	at := place{wanted.Machine, pool.Provider()}
 	if !p.hasSpace(at, pool.Attrs(), wanted.Size) {
-		return declared.Errorf("directive", "%s", p.noSpace(at, fmt.Sprintf("%s asks for %s", wanted.Name, table.Size(wanted.Size))))
+		err := declared.Errorf("directive", "%s", p.noSpace(at, fmt.Sprintf("%s asks for %s", wanted.Name, table.Size(wanted.Size))))
+		return errors.WithType(err, asked.ErrNoSpace)
 	}
 	p.takeSpace(at, pool.Attrs(), wanted.Size)
 	p.plan.State.Add = append(p.plan.State.Add, wanted)

@@ -4,6 +4,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -44,11 +45,12 @@ func (p *planner) takeSpace(at place, attributes map[string]any, size uint64) {
 	}
 }
 
-// noSpace returns the error of storage that does not fit. wish says what it asks for.
+// noSpace returns the error of storage that does not fit, which satisfies errors.Is(err,
+// [asked.ErrNoSpace]). wish says what it asks for.
 func (p *planner) noSpace(at place, wish string) error {
 	where := ""
 	if at.machine != p.situation.Machine {
 		where = " on machine " + p.machineName(at.machine)
 	}
-	return errors.Errorf("it does not fit: %s, and provider %s has room for %s%s", wish, at.provider, table.Size(p.space[at].FreeMiB), where)
+	return errors.WithType(errors.Errorf("it does not fit: %s, and provider %s has room for %s%s", wish, at.provider, table.Size(p.space[at].FreeMiB), where), asked.ErrNoSpace)
 }

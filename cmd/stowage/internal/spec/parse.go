@@ -316,8 +316,8 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 }
 
 // Request returns the storage that a request asks for, which is in no file. fields are other fields of an
-// entry, by the same rules; an empty one counts as missing. A filesystem needs no mount point if it is
-// not to be made: then directive has no pool. Errors begin with title.
+// entry, by the same rules; an empty one counts as missing. A filesystem needs a mount point if the field
+// is among them, unless it is not to be made: then directive has no pool. Errors begin with title.
 func Request(title, name string, directive storage.Directive, fields map[string]string) (Storage, error) {
 	s := Storage{Entry: Entry{title: title, fields: map[string]int{}}, Name: name, Directive: directive}
 	nodes := map[string]*yaml.Node{}
@@ -331,7 +331,7 @@ func Request(title, name string, directive storage.Directive, fields map[string]
 		return s, s.Errorf("name", "%s", err)
 	}
 	steps := []func(map[string]*yaml.Node) error{s.parseKind, s.parseMachine}
-	if directive.Pool != "" {
+	if _, mounts := fields["mount"]; mounts && directive.Pool != "" {
 		steps = append(steps, s.parseMount)
 	}
 	for _, step := range steps {

@@ -217,8 +217,21 @@ var rules = []rule{{
 }, {
 	packages: []string{"./..."},
 	but:      []string{"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server", "./cmd/stowage/internal/member"},
-	never:    []string{"go.etcd.io/etcd/...", "go.etcd.io/raft/...", "google.golang.org/grpc/..."},
-	reason:   "etcd and gRPC are large: only the store in a cluster, and a server that uses it, need them",
+	never:    []string{"go.etcd.io/etcd/...", "go.etcd.io/raft/..."},
+	reason:   "etcd is large: only the store in a cluster, and a server that uses it, need it",
+}, {
+	packages: []string{"./..."},
+	but: []string{
+		"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server",
+		"./cmd/stowage/internal/member", "./cmd/stowage/internal/csi", "./cmd/stowage/internal/agent",
+	},
+	never:  []string{"google.golang.org/grpc/..."},
+	reason: "gRPC is large: only what uses etcd or serves CSI needs it",
+}, {
+	packages: []string{"./..."},
+	but:      []string{"./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/csi", "./cmd/stowage/internal/agent"},
+	never:    []string{"github.com/container-storage-interface/..."},
+	reason:   "CSI is one way in: the storage that is asked for is known to others as that of package asked",
 }, {
 	packages: []string{"./..."},
 	never:    []string{"./internal/syscalltest"},

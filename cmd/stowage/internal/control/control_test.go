@@ -483,7 +483,7 @@ func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 	for path, want := range map[string]string{
 		live:                           "another agent already answers on " + live,
 		file:                           file + " exists and is not a socket: move it away, or choose another path",
-		"/" + strings.Repeat("a", 107): `the socket's path "/` + strings.Repeat("a", 107) + `" is longer than 107 bytes: choose a shorter --socket`,
+		"/" + strings.Repeat("a", 107): `the socket's path "/` + strings.Repeat("a", 107) + `" is longer than 107 bytes: choose a shorter path`,
 	} {
 		if err := control.CheckSocket(path); err == nil || err.Error() != want {
 			t.Errorf("CheckSocket: got %v, want %s", err, want)

@@ -96,7 +96,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	listener, err := listen(config.SocketPath)
+	listener, err := Listen(config.SocketPath)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -155,9 +155,9 @@ func (s *Server) run() error {
 	return nil
 }
 
-// listen makes the socket. It sets the mode before bind, which gives the socket file the same
+// Listen makes a socket, and replaces the file that a dead process left. It sets the mode before bind, which gives the socket file the same
 // mode: so there is no moment at which others could connect, and no second lookup of the path.
-func listen(path string) (net.Listener, error) {
+func Listen(path string) (net.Listener, error) {
 	stale, err := inspect(path)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -183,7 +183,7 @@ func listen(path string) (net.Listener, error) {
 func CheckSocketPath(path string) error {
 	const maxLen = len(unix.RawSockaddrUnix{}.Path) - 1
 	if len(path) > maxLen {
-		return errors.NewNotValid(nil, fmt.Sprintf("the socket's path %q is longer than %d bytes: choose a shorter --socket", path, maxLen))
+		return errors.NewNotValid(nil, fmt.Sprintf("the socket's path %q is longer than %d bytes: choose a shorter path", path, maxLen))
 	}
 	return nil
 }

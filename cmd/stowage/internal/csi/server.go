@@ -1,0 +1,182 @@
+package csi
+
+import (
+	"context"
+	"net"
+	"path"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+)
+
+// DefaultPool is the pool of volumes for which no pool is named.
+const DefaultPool = "loop"
+
+// Logger receives messages for the operator.
+type Logger interface {
+	Debugf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// Config configures a [Server].
+type Config struct {
+	// Path is that of the socket, see [ParseEndpoint].
+	Path string
+	// Controller is the storage of the controller service, and Node that of the node service. Nil: the
+	// service is not served. At least one is set.
+	Controller asked.Manager
+	Node       asked.Volumes
+	// NodeID and Machine identify the machine of the node service; Machine is its name in topologies.
+	NodeID, Machine string
+	// Pool is the pool of volumes that name none. Empty: [DefaultPool].
+	Pool string
+	// Version is the version of the driver. Empty: "unknown".
+	Version string
+	// Ready returns an error if the process cannot do its work at the moment. Nil: it always can.
+	Ready func() error
+	// Clock and Logger are required.
+	Clock  clock.Clock
+	Logger Logger
+}
+
+// Validate returns an error that names the field that is not valid.
+func (c Config) Validate() error {
+	switch {
+	case c.Path == "":
+		return errors.NotValidf("empty Path")
+	case c.Controller == nil && c.Node == nil:
+		return errors.NotValidf("nil Controller and Node")
+	case c.Node != nil && (c.NodeID == "" || c.Machine == ""):
+		return errors.NotValidf("empty NodeID or Machine")
+	case c.Clock == nil:
+		return errors.NotValidf("nil Clock")
+	case c.Logger == nil:
+		return errors.NotValidf("nil Logger")
+	}
+	return nil
+}
+
+// Server is a worker that serves CSI on a socket, which only its own user may use.
+type Server struct {
+	config Config
+	tomb   tomb.Tomb
+	grpc   *grpc.Server
+	// ctx ends with the cause errStopping when the server is killed.
+	ctx context.Context
+}
+
+// NewServer listens on the socket, and serves calls until it is killed. It replaces a socket file that
+// a dead process left; it returns an error if another process listens on the socket. The file is
+// removed at the end.
+func NewServer(config Config) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if config.Pool == "" {
+		config.Pool = DefaultPool
+	}
+	if config.Version == "" {
+		config.Version = "unknown"
+	}
+	if config.Ready == nil {
+		config.Ready = func() error { return nil }
+	}
+	listener, err := control.Listen(config.Path)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	s := &Server{config: config}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.ctx = ctx
+	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(s.intercept))
+	csi.RegisterIdentityServer(s.grpc, &identity{config: config})
+	calls := &busy{}
+	if config.Controller != nil {
+		csi.RegisterControllerServer(s.grpc, &controller{config: config, volumes: config.Controller, busy: calls})
+	}
+	if config.Node != nil {
+		csi.RegisterNodeServer(s.grpc, &node{config: config, volumes: config.Node, busy: calls})
+	}
+	s.tomb.Go(func() error {
+		s.tomb.Go(func() error {
+			<-s.tomb.Dying()
+			cancel(errStopping)
+			s.stop()
+			return nil
+		})
+		return errors.Annotatef(s.serve(listener), "serving CSI on %s", config.Path)
+	})
+	return s, nil
+}
+
+func (s *Server) serve(listener net.Listener) error {
+	err := s.grpc.Serve(listener)
+	if errors.Is(err, grpc.ErrServerStopped) || !s.tomb.Alive() {
+		return nil
+	}
+	return err
+}
+
+// stopTimeout is how long calls may take to end when the server is killed. They end at once, unless
+// they are in a system call that does not.
+const stopTimeout = 2 * time.Second
+
+// stop ends the calls in hand, and the connections.
+func (s *Server) stop() {
+	var stopped sync.WaitGroup
+	done := make(chan struct{})
+	stopped.Go(func() {
+		s.grpc.GracefulStop()
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-s.config.Clock.After(stopTimeout):
+		s.grpc.Stop()
+	}
+	stopped.Wait()
+}
+
+// Kill implements worker.Worker.
+func (s *Server) Kill() { s.tomb.Kill(nil) }
+
+// Wait implements worker.Worker.
+func (s *Server) Wait() error { return s.tomb.Wait() }
+
+// intercept carries out a call. The call ends when the server is killed, and a panic fails the call
+// only. Neither what is asked nor what is answered is logged: it may be secret.
+func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	name := path.Base(info.FullMethod)
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.config.Logger.Errorf("panic in %s: %v\n%s", name, cause, debug.Stack())
+			response, err = nil, fail(codes.Internal, "%s: panic: %v: see the log of the agent", name, cause)
+		}
+		switch code := status.Code(err); code {
+		case codes.OK, codes.Unimplemented:
+		case codes.Internal, codes.Unknown:
+			s.config.Logger.Errorf("%s: %s", name, messageOf(err))
+		default:
+			s.config.Logger.Debugf("%s: %s: %s", name, code, messageOf(err))
+		}
+	}()
+	response, err = handler(ctx, request)
+	if _, coded := status.FromError(err); err != nil && !coded {
+		err = failure(err, "%s", name)
+	}
+	return response, err
+}

@@ -1,0 +1,44 @@
+package csi
+
+import (
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// topologyKey is the key of topologies, whose value is the name of a machine.
+const topologyKey = "stowage.io/machine"
+
+// topologyOf returns the topologies from which a volume can be used: none for any machine.
+func topologyOf(machine string) []*csi.Topology {
+	if machine == "" {
+		return nil
+	}
+	return []*csi.Topology{{Segments: map[string]string{topologyKey: machine}}}
+}
+
+// parseTopology returns the machine that a topology names; empty if it names none.
+func parseTopology(t *csi.Topology) (string, error) {
+	for key := range t.GetSegments() {
+		if key != topologyKey {
+			return "", fail(codes.InvalidArgument, "topology: %q is not a key of this driver: write %s", key, topologyKey)
+		}
+	}
+	return t.GetSegments()[topologyKey], nil
+}
+
+// machinesOf returns the machines that may have a volume, the preferred ones first; empty for any.
+func machinesOf(r *csi.TopologyRequirement) ([]string, error) {
+	var machines []string
+	for _, t := range append(slices.Clone(r.GetPreferred()), r.GetRequisite()...) {
+		machine, err := parseTopology(t)
+		if err != nil {
+			return nil, err
+		}
+		if machine != "" && !slices.Contains(machines, machine) {
+			machines = append(machines, machine)
+		}
+	}
+	return machines, nil
+}

@@ -40,8 +40,20 @@ type Config struct {
 	// Manager makes the agent an environment manager too: it makes and attaches the
 	// environment's storage.
 	Manager bool
+	// CSI, if not nil, makes the agent a CSI driver.
+	CSI *CSI
 	// Spec, if not nil, is applied before anything starts.
 	Spec *user.ApplyArgs
+}
+
+// CSI is how an agent serves CSI.
+type CSI struct {
+	// SocketPath is the path of the socket.
+	SocketPath string
+	// Pool is the pool of volumes for which none is named. Empty: [csi.DefaultPool].
+	Pool string
+	// Version is the version of the driver.
+	Version string
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -51,6 +63,10 @@ func (c Config) Validate() error {
 		return errors.NotValidf("DataDir %q, which is not absolute,", c.DataDir)
 	case c.SocketPath == "":
 		return errors.NotValidf("empty SocketPath")
+	case c.CSI != nil && c.CSI.SocketPath == "":
+		return errors.NotValidf("empty CSI.SocketPath")
+	case c.CSI != nil && c.CSI.SocketPath == c.SocketPath:
+		return errors.NotValidf("CSI.SocketPath that is SocketPath, too")
 	}
 	return c.Config.Validate()
 }
@@ -95,6 +111,11 @@ func New(config Config) (*Agent, error) {
 func (a *Agent) start(config Config) error {
 	if err := control.CheckSocket(config.SocketPath); err != nil {
 		return errors.Trace(err)
+	}
+	if config.CSI != nil {
+		if err := control.CheckSocket(config.CSI.SocketPath); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	dir := a.dir
 	if err := dir.PrepareStorage(); err != nil {

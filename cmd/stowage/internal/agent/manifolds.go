@@ -23,6 +23,7 @@ const (
 	stateCopies        = "state-copies"
 	trashCollector     = "trash"
 	eventCollector     = "events"
+	csiServer          = "csi"
 )
 
 // manifolds returns the workers that the engine keeps running. They communicate through the
@@ -50,6 +51,9 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			ManifoldConfig: a.Provisioner(environAccessors, "environment"),
 			Model:          a.model,
 		})
+	}
+	if a.config.CSI != nil {
+		manifolds[csiServer] = process.Start(a.startCSI)
 	}
 	return manifolds
 }

@@ -160,6 +160,7 @@ type runFlags struct {
 	specFile string
 	progress bool
 	manager  bool
+	csi      csiFlags
 }
 
 func (c *common) runCommand() *cobra.Command {
@@ -178,7 +179,10 @@ to a machine, and attaches it to this machine. Programs of yours provide its vol
 --provider NAME=PATH adds a provider called NAME that runs the program at PATH, and a
 pool of the same name. With --plugins-dir, each file *.yaml in a directory
 describes a provider. docs/reference/program-provider.md has the protocol, and the
-files.`,
+files.
+
+With --csi-endpoint, the agent is also a CSI driver, csi.stowage.io: an orchestrator
+that runs as root on this machine makes volumes here and uses them.`,
 		Args: noArgs("name a file to apply with --spec"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
@@ -188,6 +192,7 @@ files.`,
 	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at the start")
 	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
 	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
+	flags.csi.addTo(cmd)
 	return cmd
 }
 
@@ -203,6 +208,10 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		return err
 	}
 	config.Orchestrator = orchestrator
+	csi, err := flags.csi.check()
+	if err != nil {
+		return err
+	}
 	var applyArgs *user.ApplyArgs
 	var names, toDetach []string
 	if flags.specFile != "" {
@@ -238,6 +247,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		DataDir:    dataDir,
 		SocketPath: socket,
 		Manager:    flags.manager,
+		CSI:        csi,
 		Spec:       applyArgs,
 	})
 	if err != nil {

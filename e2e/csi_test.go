@@ -1,0 +1,309 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// orchestrator uses an agent as a CSI driver. Its calls wait until the agent serves.
+type orchestrator struct {
+	*machine
+	controller csi.ControllerClient
+	node       csi.NodeClient
+	staging    string
+}
+
+// startCSI starts an agent that serves CSI.
+func (m *machine) startCSI() {
+	m.Helper()
+	m.start("--csi-endpoint", "unix://"+m.csiSocket())
+}
+
+func (m *machine) csiSocket() string { return filepath.Join(m.dir, "csi.sock") }
+
+// newOrchestrator starts an agent, and returns an orchestrator that uses it.
+func newOrchestrator(t *testing.T) *orchestrator {
+	t.Helper()
+	o := &orchestrator{machine: newMachine(t)}
+	o.startCSI()
+	conn, err := grpc.NewClient("unix://"+o.csiSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	o.controller, o.node = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	o.staging = filepath.Join(o.dir, "staging")
+	if err := os.Mkdir(o.staging, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// crash kills the agent, and starts it again.
+func (o *orchestrator) crash() {
+	o.Helper()
+	o.kill()
+	o.startCSI()
+}
+
+// finish shows that nothing is left, and stops the agent.
+func (o *orchestrator) finish() {
+	o.Helper()
+	if list := call(o, o.controller.ListVolumes, &csi.ListVolumesRequest{}); len(list.GetEntries()) > 0 {
+		o.Errorf("volumes are left: %v", list)
+	}
+	o.wantNoStorage()
+	o.stop()
+	if _, err := os.Lstat(o.csiSocket()); !os.IsNotExist(err) {
+		o.Errorf("the socket is left: %v", err)
+	}
+}
+
+// callFunc is a method of a client.
+type callFunc[In, Out any] func(context.Context, In, ...grpc.CallOption) (Out, error)
+
+// try makes a call.
+func try[In, Out any](o *orchestrator, method callFunc[In, Out], in In) (Out, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	defer cancel()
+	return method(ctx, in)
+}
+
+// call makes a call that succeeds.
+func call[In, Out any](o *orchestrator, method callFunc[In, Out], in In) Out {
+	o.Helper()
+	out, err := try(o, method, in)
+	if err != nil {
+		o.Fatalf("%T: %v", in, err)
+	}
+	return out
+}
+
+// wantCode makes a call that fails with a code.
+func wantCode[In, Out any](o *orchestrator, code codes.Code, method callFunc[In, Out], in In) {
+	o.Helper()
+	if _, err := try(o, method, in); status.Code(err) != code {
+		o.Errorf("%T: got %v, want %s", in, err, code)
+	}
+}
+
+// usage is a volume, and how it is used.
+type usage struct {
+	*orchestrator
+	id         string
+	capability *csi.VolumeCapability
+}
+
+func capability(filesystem string) *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	if filesystem == "" {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: filesystem}}
+	}
+	return c
+}
+
+// create makes a volume: a block volume if filesystem is empty.
+func (o *orchestrator) create(name, filesystem string, bytes int64) usage {
+	o.Helper()
+	u := usage{orchestrator: o, capability: capability(filesystem)}
+	request := &csi.CreateVolumeRequest{
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{u.capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+	}
+	made := call(o, o.controller.CreateVolume, request).GetVolume()
+	u.id = made.GetVolumeId()
+	if made.GetCapacityBytes() != bytes {
+		o.Errorf("volume %s has %d bytes, want %d", name, made.GetCapacityBytes(), bytes)
+	}
+	if again := call(o, o.controller.CreateVolume, request).GetVolume(); again.GetVolumeId() != u.id {
+		o.Errorf("the same request made volume %s, and then %s", u.id, again.GetVolumeId())
+	}
+	return u
+}
+
+func (u usage) stage() {
+	u.Helper()
+	call(u.orchestrator, u.node.NodeStageVolume, &csi.NodeStageVolumeRequest{VolumeId: u.id, StagingTargetPath: u.staging, VolumeCapability: u.capability})
+}
+
+func (u usage) unstage() {
+	u.Helper()
+	call(u.orchestrator, u.node.NodeUnstageVolume, u.unstageRequest())
+}
+
+func (u usage) unstageRequest() *csi.NodeUnstageVolumeRequest {
+	return &csi.NodeUnstageVolumeRequest{VolumeId: u.id, StagingTargetPath: u.staging}
+}
+
+func (u usage) publishRequest(target string) *csi.NodePublishVolumeRequest {
+	return &csi.NodePublishVolumeRequest{VolumeId: u.id, StagingTargetPath: u.staging, TargetPath: target, VolumeCapability: u.capability}
+}
+
+// publish publishes the volume, and returns the path.
+func (u usage) publish() string {
+	u.Helper()
+	target := filepath.Join(u.dir, "published")
+	call(u.orchestrator, u.node.NodePublishVolume, u.publishRequest(target))
+	return target
+}
+
+func (u usage) unpublish(target string) {
+	u.Helper()
+	call(u.orchestrator, u.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{VolumeId: u.id, TargetPath: target})
+	if _, err := os.Lstat(target); !os.IsNotExist(err) {
+		u.Errorf("%s is left: %v", target, err)
+	}
+}
+
+func (u usage) remove() {
+	u.Helper()
+	for range 2 { // the second time it is gone
+		call(u.orchestrator, u.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: u.id})
+	}
+}
+
+// size returns the size that the users of the published volume see.
+func (u usage) size(target string) int64 {
+	u.Helper()
+	stats := call(u.orchestrator, u.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{VolumeId: u.id, VolumePath: target})
+	return stats.GetUsage()[0].GetTotal()
+}
+
+// An orchestrator uses a filesystem and a block volume from their creation to their deletion. The agent
+// is killed at each step, and nothing is lost, done twice, or left.
+func TestCSI(t *testing.T) {
+	const mib = 1 << 20
+	for _, test := range []struct {
+		name, filesystem string
+		bytes, grown     int64
+		file             string // below the target
+	}{
+		{"mount", "xfs", 300 * mib, 384 * mib, "file"},
+		{"block", "", 16 * mib, 32 * mib, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := newOrchestrator(t)
+			u := o.create("pvc-1", test.filesystem, test.bytes)
+			wantCode(o, codes.AlreadyExists, o.controller.CreateVolume, &csi.CreateVolumeRequest{
+				Name: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{u.capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: test.grown},
+			})
+			o.crash()
+			u.stage()
+			o.crash()
+			u.stage()
+			target := u.publish()
+			file := filepath.Join(target, test.file)
+			if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			want := func(when string) {
+				t.Helper()
+				f, err := os.Open(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				got := make([]byte, len("precious"))
+				if _, err := f.Read(got); err != nil || string(got) != "precious" {
+					t.Errorf("%s, the volume has %q (%v)", when, got, err)
+				}
+			}
+			o.crash()
+			want("while the agent starts")
+			u.stage()
+			u.publish()
+			want("after the agent was killed")
+
+			other := u.publishRequest(filepath.Join(o.dir, "other"))
+			wantCode(o, codes.FailedPrecondition, o.node.NodePublishVolume, other)
+			other = u.publishRequest(target)
+			other.Readonly = true
+			code := codes.AlreadyExists
+			if test.filesystem == "" {
+				code = codes.FailedPrecondition // a block volume is never read-only
+			}
+			wantCode(o, code, o.node.NodePublishVolume, other)
+			wantCode(o, codes.FailedPrecondition, o.node.NodeUnstageVolume, u.unstageRequest())
+			wantCode(o, codes.FailedPrecondition, o.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: u.id})
+
+			before := u.size(target)
+			expanded := call(o, o.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
+				VolumeId: u.id, CapacityRange: &csi.CapacityRange{RequiredBytes: test.grown},
+			})
+			if expanded.GetCapacityBytes() != test.grown || expanded.GetNodeExpansionRequired() {
+				t.Errorf("expanded: %v", expanded)
+			}
+			if after := u.size(target); after-before < (test.grown-test.bytes)*9/10 {
+				t.Errorf("the users of the volume see %d bytes, and saw %d before it was expanded by %d", after, before, test.grown-test.bytes)
+			}
+			want("after it was expanded")
+
+			u.unpublish(target)
+			o.crash()
+			u.unpublish(target)
+			u.unstage()
+			o.crash()
+			u.unstage()
+			u.remove()
+			o.finish()
+		})
+	}
+}
+
+// A target is removed even if its volume was removed by force.
+func TestCSIUnpublishesWhatIsGone(t *testing.T) {
+	o := newOrchestrator(t)
+	u := o.create("pvc-1", "", 16<<20)
+	u.stage()
+	target := u.publish()
+	o.must("remove", "pvc-1", "--force", "--wait")
+	wantCode(o, codes.NotFound, o.node.NodePublishVolume, u.publishRequest(target))
+	u.unpublish(target)
+	u.unstage()
+	u.remove()
+	o.finish()
+}
+
+// The paths of an orchestrator are not followed through symbolic links, and only what the driver has
+// made is removed.
+func TestCSIPaths(t *testing.T) {
+	o := newOrchestrator(t)
+	u := o.create("pvc-1", "", 16<<20)
+	u.stage()
+	link, file, full := filepath.Join(o.dir, "link"), filepath.Join(o.dir, "file"), filepath.Join(o.dir, "full")
+	if err := os.Symlink("/etc", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(full, "precious"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{link, filepath.Join(link, "target"), file, full, "relative", o.dir + "/../target"} {
+		wantCode(o, codes.InvalidArgument, o.node.NodePublishVolume, u.publishRequest(target))
+		wantCode(o, codes.InvalidArgument, o.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{VolumeId: u.id, TargetPath: target})
+	}
+	if _, err := os.Lstat("/etc/target"); !os.IsNotExist(err) {
+		t.Errorf("a path was followed through a symbolic link: %v", err)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != "precious" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if _, err := os.Lstat(filepath.Join(full, "precious")); err != nil {
+		t.Error(err)
+	}
+	u.unstage()
+	u.remove()
+	o.finish()
+}

@@ -22,8 +22,8 @@ const ErrDiffers = errors.ConstError("it is bound there with other options")
 // Source is what binds show. It is that of the time when it was found.
 type Source struct {
 	path string
-	// device is the number of a block device, and zero for a filesystem, which is the directory root of
-	// what has the number major:minor in the table of mounts.
+	// device is the number of a block device, whose node is on what has the number major:minor in the
+	// table of mounts. It is zero for a filesystem, which is the directory root of that.
 	device       uint64
 	major, minor int
 	root         string
@@ -48,16 +48,17 @@ func Filesystem(path string) (*Source, error) {
 // Device returns the source for a block device. The error satisfies errors.IsNotFound if the path is not
 // that of one.
 func Device(path string) (*Source, error) {
-	target, err := mount.OpenNode(path)
+	target, table, err := open(path)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	defer target.Close()
 	number, ok := target.Device()
-	if !ok {
+	info := table.ByID(target.MountID())
+	if !ok || info == nil {
 		return nil, errors.NotFoundf("block device at %s", path)
 	}
-	return &Source{path: path, device: number}, nil
+	return &Source{path: path, device: number, major: info.Major, minor: info.Minor}, nil
 }
 
 func open(path string) (*mount.Target, *mount.Table, error) {
@@ -207,12 +208,12 @@ func (s *Source) Targets() ([]string, error) {
 	var found []string
 	for _, info := range table.Under("/") {
 		switch {
-		case info.Mountpoint == s.path:
+		case info.Mountpoint == s.path || info.Major != s.major || info.Minor != s.minor:
 		case s.device == 0:
-			if info.Major == s.major && info.Minor == s.minor && info.Root == s.root {
+			if info.Root == s.root {
 				found = append(found, info.Mountpoint)
 			}
-		case info.FSType == "devtmpfs" || info.FSType == "tmpfs":
+		case info.Root != "/": // of a node, or of a directory of nodes
 			if shows, err := s.Is(info.Mountpoint); err == nil && shows {
 				found = append(found, info.Mountpoint)
 			}

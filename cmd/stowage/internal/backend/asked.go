@@ -145,7 +145,7 @@ func (a *Asked) Create(ctx context.Context, request asked.Request) (asked.Volume
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		changes, err := converge.Ask(situation, asker, declared)
+		changes, err := converge.Ask(situation, declared)
 		changes.By = asker.String()
 		return &changes, errors.Trace(err)
 	})
@@ -184,7 +184,7 @@ func (a *Asked) declare(asker state.Asker, request asked.Request) (declared spec
 		"kind": request.Kind.String(), "machine": machine, "filesystem": request.Filesystem,
 		"mkfs-options": request.MkfsOptions, "mount-options": request.MountOptions,
 	})
-	declared.Detached = true
+	declared.Asker, declared.Detached = asker, true
 	declared.Filesystem, declared.MkfsOptions, declared.MountOptions = request.Filesystem, request.MkfsOptions, request.MountOptions
 	return declared, errors.Trace(err)
 }

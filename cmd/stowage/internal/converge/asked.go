@@ -7,10 +7,10 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// Ask returns the changes that make new storage which another program asks for, and which the state
-// names. Errors are those of a file that declares it; they satisfy errors.Is(err, asked.ErrNoSpace) if it
+// Ask returns the changes that make new storage which the asker in its declaration asks for, and which
+// the state names. Errors are those of a file that declares it; they satisfy errors.Is(err, asked.ErrNoSpace) if it
 // does not fit, and errors.Is(err, asked.ErrElsewhere) if no machine can be chosen.
-func Ask(situation Situation, asker state.Asker, declared spec.Storage) (state.Changes, error) {
+func Ask(situation Situation, declared spec.Storage) (state.Changes, error) {
 	p := newPlanner(situation)
 	if err := p.planStorage(declared); err != nil {
 		return state.Changes{}, errors.Trace(err)
@@ -18,7 +18,7 @@ func Ask(situation Situation, asker state.Asker, declared spec.Storage) (state.C
 	changes := p.plan.State
 	changes.Revisions = nil // the name is chosen when the storage is added
 	for i := range changes.Add {
-		changes.Add[i].Name, changes.Add[i].Asker = "", asker
+		changes.Add[i].Name = ""
 	}
 	return changes, nil
 }

@@ -238,7 +238,7 @@ func (n *node) checkUnpublished(source *bind.Source, v *asked.Volume, staging st
 }
 
 // NodePublishVolume implements csi.NodeServer.
-func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	id, staging, target := r.GetVolumeId(), r.GetStagingTargetPath(), r.GetTargetPath()
 	if err := requireID(id); err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequ
 			options = append(slices.Clone(options), "ro")
 		}
 	}
-	source, err := n.staged(&v, staging)
+	source, err := n.staged(ctx, &v, staging)
 	if err != nil {
 		return nil, err
 	}
@@ -293,11 +293,21 @@ func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequ
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// staged returns what binds of a staged volume show.
-func (n *node) staged(v *asked.Volume, staging string) (*bind.Source, error) {
+// staged returns what binds of a staged volume show. It waits for a volume that an agent which has just
+// started still has to look at.
+func (n *node) staged(ctx context.Context, v *asked.Volume, staging string) (*bind.Source, error) {
 	unstaged := fail(codes.FailedPrecondition, "volume %s is not staged at %s: stage it there first", v.ID, staging)
 	if !v.IsAttached() {
-		return nil, unstaged
+		attached, err := n.await(ctx, v.ID, func(v *asked.Volume) (bool, error) {
+			if v.AttachedTo == "" || v.Detaching {
+				return false, unstaged
+			}
+			return v.IsAttached(), nil
+		})
+		if err != nil {
+			return nil, failure(err, "volume %s", v.ID)
+		}
+		v = &attached
 	}
 	source, err := sourceOf(v)
 	if err == nil && v.Kind == storage.StorageKindFilesystem {

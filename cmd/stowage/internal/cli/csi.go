@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 )
 
@@ -21,8 +23,8 @@ func (f *csiFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pool, "csi-pool", csi.DefaultPool, "pool of CSI volumes whose parameters name none")
 }
 
-// check returns how CSI is served; nil if it is not.
-func (f *csiFlags) check() (*agent.CSI, error) {
+// check returns how CSI is served; nil if it is not. socket is the control socket.
+func (f *csiFlags) check(socket string) (*agent.CSI, error) {
 	if f.endpoint == "" {
 		if f.pool != csi.DefaultPool {
 			return nil, errors.WithType(errors.New("--csi-pool without --csi-endpoint has no effect: add --csi-endpoint, or leave it out"), errUsage)
@@ -30,6 +32,12 @@ func (f *csiFlags) check() (*agent.CSI, error) {
 		return nil, nil
 	}
 	path, err := csi.ParseEndpoint(f.endpoint)
+	if err == nil {
+		err = control.CheckSocketPath(path)
+	}
+	if err == nil && path == filepath.Clean(socket) {
+		err = errors.New("it is the control socket: choose another path")
+	}
 	if err != nil {
 		return nil, errors.WithType(errors.Errorf("--csi-endpoint %q: %s", f.endpoint, err), errUsage)
 	}

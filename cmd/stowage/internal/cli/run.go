@@ -208,7 +208,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		return err
 	}
 	config.Orchestrator = orchestrator
-	csi, err := flags.csi.check()
+	csi, err := flags.csi.check(socket)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -12,7 +13,7 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	data := filepath.Join(m.dir, "data")
+	data, socket := filepath.Join(m.dir, "data"), filepath.Join(m.dir, "stowage.sock")
 	if err := os.WriteFile(data, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -32,6 +33,11 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": opening provider "d": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
 		{[]string{"--plugins-dir", m.dir}, "--plugins-dir: " + file + `: type: "disk": the types are program`},
 		{[]string{"--plugins-dir", m.dir + "/none"}, "--plugins-dir: open " + m.dir + "/none: no such file or directory"},
+		{[]string{"--csi-endpoint", "tcp://localhost:1"}, `--csi-endpoint "tcp://localhost:1": it is not the path of a socket: write unix:///run/stowage/csi.sock`},
+		{[]string{"--csi-endpoint", "unix:" + socket}, `--csi-endpoint "unix:` + socket + `": it is the control socket: choose another path`},
+		{[]string{"--csi-endpoint", "/" + strings.Repeat("a", 107)},
+			`--csi-endpoint "/` + strings.Repeat("a", 107) + `": the socket's path "/` + strings.Repeat("a", 107) + `" is longer than 107 bytes: choose a shorter path`},
+		{[]string{"--csi-pool", "fast"}, "--csi-pool without --csi-endpoint has no effect: add --csi-endpoint, or leave it out"},
 		{[]string{"--retry-min", "0s"}, "--retry-min 0s is not a time to wait: write 30s or 5m"},
 		{[]string{"--time-limit", "make=1h"}, `--time-limit "make=1h": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--time-limit", "create"}, `--time-limit "create": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -140,6 +140,10 @@ kubernetes-unit: ## Check the module kubernetes, and run its tests that need no 
 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)
+
+csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernetes project
+	go -C csitest vet ./...
+	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
 
 kubelet: packages ## Test pods that use volumes of stowage-provisioner, on a real kubelet with containerd, which is built first
 	@nice scripts/kubernetes --kubelet

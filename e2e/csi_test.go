@@ -2,11 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -220,8 +223,8 @@ func TestCSI(t *testing.T) {
 			}
 			o.crash()
 			want("while the agent starts")
-			u.stage()
 			u.publish()
+			u.stage()
 			want("after the agent was killed")
 
 			other := u.publishRequest(filepath.Join(o.dir, "other"))
@@ -303,6 +306,128 @@ func TestCSIPaths(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(full, "precious")); err != nil {
 		t.Error(err)
 	}
+	u.unstage()
+	u.remove()
+	o.finish()
+}
+
+// createAs makes a volume of 64 MiB that a capability and parameters describe.
+func (o *orchestrator) createAs(name string, c *csi.VolumeCapability, parameters map[string]string) usage {
+	o.Helper()
+	made := call(o, o.controller.CreateVolume, &csi.CreateVolumeRequest{
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{c}, Parameters: parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
+	})
+	return usage{orchestrator: o, id: made.GetVolume().GetVolumeId(), capability: c}
+}
+
+// A filesystem for several writers is published at several paths, each with the options of its own.
+func TestCSISharedFilesystem(t *testing.T) {
+	o := newOrchestrator(t)
+	c := capability("ext4")
+	c.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	c.GetMount().MountFlags = []string{"noexec", "noatime"}
+	u := o.createAs("shared", c, nil)
+	u.stage()
+	target, other := u.publish(), filepath.Join(o.dir, "other")
+	readOnly := u.publishRequest(other)
+	readOnly.Readonly = true
+	for range 2 {
+		call(o, o.node.NodePublishVolume, readOnly)
+	}
+	if err := os.WriteFile(filepath.Join(target, "program"), []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(filepath.Join(other, "program")); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(other, "program"), nil, 0o700); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing at the read-only path: %v", err)
+	}
+	for _, path := range []string{target, other} {
+		if err := exec.Command(filepath.Join(path, "program")).Run(); !errors.Is(err, unix.EACCES) {
+			t.Errorf("executing in %s: %v", path, err)
+		}
+	}
+	inUse, err := os.Open(filepath.Join(target, "program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(o, codes.FailedPrecondition, o.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{VolumeId: u.id, TargetPath: target})
+	inUse.Close()
+	u.unpublish(target)
+	u.unpublish(other)
+	u.unstage()
+	u.remove()
+	o.finish()
+}
+
+// Pools of every provider of a machine serve, with the size that they have room for.
+func TestCSIPools(t *testing.T) {
+	o := newOrchestrator(t)
+	for _, pool := range []string{"loop", "tmpfs", "rootfs"} {
+		parameters := map[string]string{"pool": pool, "csi.storage.k8s.io/pvc/name": "claim"}
+		capacity := call(o, o.controller.GetCapacity, &csi.GetCapacityRequest{Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability("ext4")}})
+		if free := capacity.GetAvailableCapacity(); free < 64<<20 {
+			t.Errorf("pool %s has %d bytes", pool, free)
+		}
+		c := capability("ext4")
+		if pool != "loop" {
+			c.GetMount().FsType = "" // the provider's
+		}
+		wantCode(o, codes.ResourceExhausted, o.controller.CreateVolume, &csi.CreateVolumeRequest{
+			Name: "large", VolumeCapabilities: []*csi.VolumeCapability{c}, Parameters: parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 50},
+		})
+		u := o.createAs("pvc-"+pool, c, parameters)
+		u.stage()
+		target := u.publish()
+		if err := os.WriteFile(filepath.Join(target, "file"), []byte("data"), 0o600); err != nil {
+			t.Error(err)
+		}
+		if size := u.size(target); size < 32<<20 || pool != "rootfs" && size > 64<<20 {
+			t.Errorf("pool %s: a volume of %d bytes", pool, size)
+		}
+		u.unpublish(target)
+		u.unstage()
+		u.stage()
+		target = u.publish()
+		got, err := os.ReadFile(filepath.Join(target, "file"))
+		if kept := err == nil && string(got) == "data"; kept != (pool != "tmpfs") {
+			t.Errorf("pool %s: after it was staged again, the file has %q (%v)", pool, got, err)
+		}
+		u.unpublish(target)
+		u.unstage()
+		u.remove()
+	}
+	o.finish()
+}
+
+// A filesystem that is expanded while it is not staged grows when it is, and the node is asked to see to
+// that. A node can also expand a volume alone.
+func TestCSIExpandsOnNode(t *testing.T) {
+	const mib = 1 << 20
+	o := newOrchestrator(t)
+	u := o.create("pvc-1", "btrfs", 256*mib)
+	u.stage()
+	u.unstage()
+	to := func(size int64) *csi.CapacityRange { return &csi.CapacityRange{RequiredBytes: size} }
+	expanded := call(o, o.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{VolumeId: u.id, CapacityRange: to(288 * mib)})
+	if expanded.GetCapacityBytes() != 288*mib || !expanded.GetNodeExpansionRequired() {
+		t.Errorf("expanded: %v", expanded)
+	}
+	u.stage()
+	target := u.publish()
+	for _, size := range []int64{288 * mib, 320 * mib} {
+		for range 2 {
+			onNode := call(o, o.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{VolumeId: u.id, VolumePath: target, CapacityRange: to(size)})
+			if onNode.GetCapacityBytes() != size {
+				t.Errorf("expanded on the node: %v, want %d", onNode, size)
+			}
+		}
+		if seen := u.size(target); seen < size*3/4 {
+			t.Errorf("the users see %d of %d bytes", seen, size)
+		}
+	}
+	u.unpublish(target)
 	u.unstage()
 	u.remove()
 	o.finish()

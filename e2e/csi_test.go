@@ -3,10 +3,13 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -431,4 +434,89 @@ func TestCSIExpandsOnNode(t *testing.T) {
 	u.unstage()
 	u.remove()
 	o.finish()
+}
+
+// Many clients use the driver at once, and the agent is killed in the middle. Each repeats what failed, as
+// orchestrators do, and in the end every volume has had what was written to it, and nothing is left.
+func TestCSIClients(t *testing.T) {
+	const clients, mib = 100, 1 << 20
+	o := newOrchestrator(t)
+	published := make(chan struct{}, clients)
+	var running sync.WaitGroup
+	for n := range clients {
+		running.Go(func() {
+			name := fmt.Sprintf("pvc-%d", n)
+			at := filepath.Join(o.dir, name)
+			staging, target := filepath.Join(o.staging, name), filepath.Join(at, "target")
+			if err := errors.Join(os.Mkdir(at, 0o700), os.Mkdir(staging, 0o700)); err != nil {
+				t.Error(err)
+				return
+			}
+			made, err := again(t, o.controller.CreateVolume, &csi.CreateVolumeRequest{
+				Name: name, VolumeCapabilities: []*csi.VolumeCapability{capability("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: 16 * mib},
+			})
+			id := made.GetVolume().GetVolumeId()
+			if err == nil {
+				_, err = again(t, o.node.NodeStageVolume, &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging, VolumeCapability: capability("")})
+			}
+			if err == nil {
+				_, err = again(t, o.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
+					VolumeId: id, StagingTargetPath: staging, TargetPath: target, VolumeCapability: capability(""),
+				})
+			}
+			if err == nil {
+				err = os.WriteFile(target, []byte(name), 0o600)
+			}
+			published <- struct{}{}
+			if err == nil {
+				got := make([]byte, len(name))
+				var f *os.File
+				if f, err = os.Open(target); err == nil {
+					_, err = f.Read(got)
+					err = errors.Join(err, f.Close())
+				}
+				if string(got) != name {
+					t.Errorf("volume %s has %q", name, got)
+				}
+			}
+			if err == nil {
+				_, err = again(t, o.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
+			}
+			if err == nil {
+				_, err = again(t, o.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})
+			}
+			if err == nil {
+				_, err = again(t, o.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id})
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	for range clients / 2 {
+		<-published
+	}
+	o.crash()
+	running.Wait()
+	o.finish()
+}
+
+// again makes a call until it succeeds, or fails in a way that orchestrators do not repeat.
+func again[In, Out any](t *testing.T, method callFunc[In, Out], in In) (Out, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for {
+		out, err := method(ctx, in)
+		switch code := status.Code(err); {
+		case ctx.Err() != nil:
+			return out, err
+		case code == codes.Unavailable, code == codes.Aborted:
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		default:
+			return out, err
+		}
+	}
 }

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,9 +23,10 @@ const ErrDiffers = errors.ConstError("it is bound there with other options")
 // Source is what binds show. It is that of the time when it was found.
 type Source struct {
 	path string
-	// device is the number of a block device, whose node is on what has the number major:minor in the
-	// table of mounts. It is zero for a filesystem, which is the directory root of that.
-	device       uint64
+	// device is the number of a block device, zero for a filesystem.
+	device uint64
+	// The node of the device, or the directory, is root on what has the number major:minor in the table
+	// of mounts.
 	major, minor int
 	root         string
 	info         *mountinfo.Info
@@ -58,7 +60,11 @@ func Device(path string) (*Source, error) {
 	if !ok || info == nil {
 		return nil, errors.NotFoundf("block device at %s", path)
 	}
-	return &Source{path: path, device: number, major: info.Major, minor: info.Minor}, nil
+	below, err := filepath.Rel(info.Mountpoint, path)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return &Source{path: path, device: number, major: info.Major, minor: info.Minor, root: filepath.Join(info.Root, below)}, nil
 }
 
 func open(path string) (*mount.Target, *mount.Table, error) {
@@ -206,17 +212,10 @@ func (s *Source) Targets() ([]string, error) {
 		return nil, errors.Trace(err)
 	}
 	var found []string
+	// Targets are not opened: for that moment, those of others could not be unmounted.
 	for _, info := range table.Under("/") {
-		switch {
-		case info.Mountpoint == s.path || info.Major != s.major || info.Minor != s.minor:
-		case s.device == 0:
-			if info.Root == s.root {
-				found = append(found, info.Mountpoint)
-			}
-		case info.Root != "/": // of a node, or of a directory of nodes
-			if shows, err := s.Is(info.Mountpoint); err == nil && shows {
-				found = append(found, info.Mountpoint)
-			}
+		if info.Mountpoint != s.path && info.Major == s.major && info.Minor == s.minor && info.Root == s.root {
+			found = append(found, info.Mountpoint)
 		}
 	}
 	slices.Sort(found)

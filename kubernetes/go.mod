@@ -6,6 +6,7 @@ replace github.com/stowage-io/stowage => ../
 
 require (
 	github.com/juju/errors v1.0.0
+	github.com/juju/names/v5 v5.0.0
 	github.com/stowage-io/stowage v0.0.0-00010101000000-000000000000
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/sys v0.49.0
@@ -45,7 +46,6 @@ require (
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/juju/clock v1.1.1 // indirect
 	github.com/juju/loggo v1.0.0 // indirect
-	github.com/juju/names/v5 v5.0.0 // indirect
 	github.com/juju/utils/v3 v3.1.1 // indirect
 	github.com/juju/worker/v4 v4.2.0 // indirect
 	github.com/kubernetes-csi/csi-lib-utils v0.22.0 // indirect

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,13 +28,21 @@ var resources = map[string]struct {
 	"Role":               {"roles", true},
 	"RoleBinding":        {"rolebindings", true},
 	"Deployment":         {"deployments", true},
+	"DaemonSet":          {"daemonsets", true},
+	"CSIDriver":          {"csidrivers", false},
 	"StorageClass":       {"storageclasses", false},
 }
 
-// apply creates what the manifests of a directory have, those of rbac.yaml first. The API server
-// refuses unknown and repeated fields.
-func (c *cluster) apply(ctx context.Context, dir string) error {
-	for _, name := range []string{"rbac.yaml", "deployment.yaml", "storageclass.yaml"} {
+// The API server accepts the manifests of the CSI driver.
+func TestManifestsOfDriver(t *testing.T) {
+	if err := plane.apply(t.Context(), "../deploy/csi", "rbac.yaml", "driver.yaml", "storageclass.yaml"); err != nil {
+		t.Error(err)
+	}
+}
+
+// apply creates what manifests of a directory have. The API server refuses unknown and repeated fields.
+func (c *cluster) apply(ctx context.Context, dir string, files ...string) error {
+	for _, name := range files {
 		if err := c.applyFile(ctx, filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

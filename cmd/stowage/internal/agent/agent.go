@@ -52,6 +52,11 @@ type CSI struct {
 	SocketPath string
 	// Pool is the pool of volumes for which none is named. Empty: [csi.DefaultPool].
 	Pool string
+	// Machine is the name of the machine, as a node and in topologies. The machine of an agent has the
+	// same tag in each state, so this name identifies it among others. Required.
+	Machine string
+	// ExpandOnNodes leaves expanding volumes to the node service.
+	ExpandOnNodes bool
 	// Version is the version of the driver.
 	Version string
 }
@@ -65,6 +70,8 @@ func (c Config) Validate() error {
 		return errors.NotValidf("empty SocketPath")
 	case c.CSI != nil && c.CSI.SocketPath == "":
 		return errors.NotValidf("empty CSI.SocketPath")
+	case c.CSI != nil && c.CSI.Machine == "":
+		return errors.NotValidf("empty CSI.Machine")
 	case c.CSI != nil && c.CSI.SocketPath == c.SocketPath:
 		return errors.NotValidf("CSI.SocketPath that is SocketPath, too")
 	}

@@ -24,7 +24,7 @@ func TestAgentServesCSI(t *testing.T) {
 	defer os.RemoveAll(dir)
 	m := &memory{}
 	c := config(t, filepath.Join(dir, "data"), m)
-	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock"), Pool: "memory"}
+	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock"), Pool: "memory", Machine: "web"}
 	a, stop := start(t, c)
 	conn, err := grpc.NewClient("unix://"+c.CSI.SocketPath, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
@@ -70,7 +70,7 @@ func TestTakenCSISocketIsRefused(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	c := config(t, filepath.Join(dir, "data"), &memory{})
-	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock")}
+	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock"), Machine: "web"}
 	other, err := net.Listen("unix", c.CSI.SocketPath)
 	if err != nil {
 		t.Fatal(err)

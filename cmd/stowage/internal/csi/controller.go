@@ -26,16 +26,19 @@ type controller struct {
 // ControllerGetCapabilities implements csi.ControllerServer.
 func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	response := &csi.ControllerGetCapabilitiesResponse{}
-	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
+	capabilities := []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
-		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
-	} {
+	}
+	if !c.config.ExpandOnNodes {
+		capabilities = append(capabilities, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	}
+	for _, t := range capabilities {
 		response.Capabilities = append(response.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
 		})
@@ -220,6 +223,9 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 // ControllerExpandVolume implements csi.ControllerServer. A mounted filesystem grows with its volume;
 // one that is not attached grows when it is.
 func (c *controller) ControllerExpandVolume(ctx context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	if c.config.ExpandOnNodes {
+		return nil, fail(codes.Unimplemented, "volumes are expanded on their nodes, as --csi-expand says: call NodeExpandVolume")
+	}
 	if r.GetCapacityRange() == nil && r.GetVolumeId() != "" {
 		return nil, fail(codes.InvalidArgument, "capacity_range: missing: write the size")
 	}

@@ -41,6 +41,9 @@ type Config struct {
 	NodeID, Machine string
 	// Pool is the pool of volumes that name none. Empty: [DefaultPool].
 	Pool string
+	// ExpandOnNodes leaves expanding volumes to the node service: the controller service that an
+	// orchestrator asks may be that of another machine.
+	ExpandOnNodes bool
 	// Version is the version of the driver. Empty: "unknown".
 	Version string
 	// Ready returns an error if the process cannot do its work at the moment. Nil: it always can.

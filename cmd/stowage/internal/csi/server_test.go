@@ -225,6 +225,25 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// With volumes that are expanded on their nodes, the controller does not offer to expand them.
+func TestExpandOnNodes(t *testing.T) {
+	for _, onNodes := range []bool{false, true} {
+		f := newFixture(t, func(c *csi.Config) { c.ExpandOnNodes = onNodes })
+		capabilities, err := f.controller.ControllerGetCapabilities(t.Context(), &spec.ControllerGetCapabilitiesRequest{})
+		offered := false
+		for _, c := range capabilities.GetCapabilities() {
+			offered = offered || c.GetRpc().GetType() == spec.ControllerServiceCapability_RPC_EXPAND_VOLUME
+		}
+		if err != nil || offered == onNodes {
+			t.Errorf("expanding on nodes: %t, offered by the controller: %t, %v", onNodes, offered, err)
+		}
+		if onNodes {
+			_, err := f.controller.ControllerExpandVolume(t.Context(), &spec.ControllerExpandVolumeRequest{VolumeId: "v"})
+			wantCode(t, err, codes.Unimplemented, "--csi-expand")
+		}
+	}
+}
+
 func TestProbeOfBrokenAgent(t *testing.T) {
 	f := newFixture(t, func(c *csi.Config) { c.Ready = func() error { return errors.New("the state is gone") } })
 	_, err := f.identity.Probe(t.Context(), &spec.ProbeRequest{})

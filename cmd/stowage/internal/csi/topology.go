@@ -1,14 +1,27 @@
 package csi
 
 import (
+	"regexp"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/juju/errors"
 	"google.golang.org/grpc/codes"
 )
 
 // topologyKey is the key of topologies, whose value is the name of a machine.
 const topologyKey = "stowage.io/machine"
+
+var validMachine = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+
+// CheckMachine returns an error that satisfies errors.IsNotValid unless a machine of that name can be in
+// topologies.
+func CheckMachine(name string) error {
+	if !validMachine.MatchString(name) {
+		return errors.NewNotValid(nil, "it cannot be in a topology: write up to 63 letters, digits, dots, underscores and hyphens, with a letter or digit at both ends")
+	}
+	return nil
+}
 
 // topologyOf returns the topologies from which a volume can be used: none for any machine.
 func topologyOf(machine string) []*csi.Topology {

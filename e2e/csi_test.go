@@ -140,6 +140,9 @@ func (o *orchestrator) create(name, filesystem string, bytes int64) usage {
 func (u usage) stage() {
 	u.Helper()
 	call(u.orchestrator, u.node.NodeStageVolume, &csi.NodeStageVolumeRequest{VolumeId: u.id, StagingTargetPath: u.staging, VolumeCapability: u.capability})
+	if got, err := os.ReadDir(u.staging); err != nil || len(got) > 0 {
+		u.Errorf("the staging path has %v (%v): kubelet would not unstage the volume", got, err)
+	}
 }
 
 func (u usage) unstage() {

@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/stowage-io/stowage => ../
 
 require (
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/juju/errors v1.0.0
 	github.com/juju/names/v5 v5.0.0
 	github.com/stowage-io/stowage v0.0.0-00010101000000-000000000000
@@ -16,6 +17,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 	k8s.io/client-go v0.36.3
 	k8s.io/klog/v2 v2.140.0
+	k8s.io/kubelet v0.36.3
 	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.0.0
 )
 

@@ -125,7 +125,7 @@ func (c *cluster) startAPI(ctx context.Context, flags ...string) (err error) {
 		"--cert-dir=" + c.path("certificates"), "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file=" + c.path("accounts.key"),
 		"--service-account-key-file=" + c.path("accounts.key"), "--token-auth-file=" + c.path("tokens.csv"),
-		"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
+		"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount", "--allow-privileged",
 		"--audit-policy-file=" + c.path("audit.yaml"), "--audit-log-path=" + c.path("audit.log"),
 	}, flags...)
 	if c.api, err = start(c.dir, "kube-apiserver", nil, filepath.Join(c.bin, "kube-apiserver"), args...); err != nil {

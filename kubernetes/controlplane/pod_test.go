@@ -128,9 +128,9 @@ func removePod(t *testing.T, name string) {
 	})
 }
 
-// startNode starts containerd and a kubelet, which end with the test. The pods have the network of the
-// host, so that no network plugin is needed.
-func startNode(t *testing.T, kubelet, name string) {
+// startNode starts containerd and a kubelet, which end with the test, and returns the directory of the
+// kubelet. The pods have the network of the host, so that no network plugin is needed.
+func startNode(t *testing.T, kubelet, name string) (root string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
@@ -224,6 +224,7 @@ state = "` + path("state") + `"
 		registered, err := plane.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && registered.Status.NodeInfo.KubeletVersion != "", err
 	})
+	return path("kubelet")
 }
 
 // unmountRoot unmounts the directory that a kubelet has mounted on itself.

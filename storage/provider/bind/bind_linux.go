@@ -227,7 +227,7 @@ func (s *Source) Targets() ([]string, error) {
 // errors.Is(err, unix.EBUSY). A target that has contents, or is another file, was not made by
 // [Source.Make]: the error satisfies errors.IsNotValid.
 func Remove(target string) error {
-	if err := Unmount(target); err != nil {
+	if err := mount.Unmount(target); err != nil {
 		return errors.Trace(err)
 	}
 	at, err := mount.OpenNode(target)
@@ -250,9 +250,6 @@ func Remove(target string) error {
 	}
 	return nil
 }
-
-// Unmount is [Remove], and leaves the target in place.
-func Unmount(target string) error { return errors.Trace(mount.Unmount(target)) }
 
 // Usage is how much of a filesystem is used. The sizes are in bytes.
 type Usage struct {

@@ -116,8 +116,9 @@ func makeFailure(err error, id, target string) error {
 	return failure(err, "volume %s at %s", id, target)
 }
 
-// NodeStageVolume implements csi.NodeServer. It attaches the volume, and binds a filesystem at the
-// staging path.
+// NodeStageVolume implements csi.NodeServer. It attaches the volume. Nothing is mounted at the staging
+// path: kubelet unstages no volume whose staging path shows what is mounted elsewhere, too, as the
+// filesystem is at the path of stowage.
 func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	id, staging := r.GetVolumeId(), r.GetStagingTargetPath()
 	if err := requireID(id); err != nil {
@@ -131,22 +132,12 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 		return nil, err
 	}
 	defer end()
-	v, wanted, err := n.use(id, r.GetVolumeCapability())
-	if err != nil {
-		return nil, err
-	}
-	if v, err = n.attach(ctx, v); err != nil {
-		return nil, err
-	}
-	if v.Kind == storage.StorageKindBlock {
-		return &csi.NodeStageVolumeResponse{}, nil
-	}
-	source, err := sourceOf(&v)
+	v, _, err := n.use(id, r.GetVolumeCapability())
 	if err == nil {
-		err = source.Make(staging, wanted.bindOptions)
+		_, err = n.attach(ctx, v)
 	}
 	if err != nil {
-		return nil, makeFailure(err, id, staging)
+		return nil, err
 	}
 	return &csi.NodeStageVolumeResponse{}, nil
 }
@@ -178,12 +169,6 @@ func (n *node) await(ctx context.Context, id string, done asked.Done) (asked.Vol
 	return await(ctx, n.config.Clock, n.volumes, id, done)
 }
 
-// published returns the paths at which an attached volume is bound, besides those that are named.
-func published(source *bind.Source, but ...string) ([]string, error) {
-	targets, err := source.Targets()
-	return slices.DeleteFunc(targets, func(target string) bool { return slices.Contains(but, target) }), errors.Trace(err)
-}
-
 // NodeUnstageVolume implements csi.NodeServer. It detaches the volume.
 func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	id, staging := r.GetVolumeId(), r.GetStagingTargetPath()
@@ -200,15 +185,16 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 	here := !gone && (v.AttachedTo == n.config.Machine || v.AttachedTo == "" && v.Detaching)
 	if here && v.Location != "" {
 		source, err := sourceOf(&v)
+		var published []string
 		if err == nil {
-			err = n.checkUnpublished(source, &v, staging)
+			published, err = source.Targets()
 		}
 		if err != nil && !errors.Is(err, errors.NotFound) {
 			return nil, failure(err, "volume %s", id)
 		}
-	}
-	if err := bind.Unmount(staging); err != nil {
-		return nil, failure(err, "unstaging volume %s from %s", id, staging)
+		if len(published) > 0 {
+			return nil, fail(codes.FailedPrecondition, "volume %s is still at %s: unpublish it there first", id, published[0])
+		}
 	}
 	if here {
 		if !v.Detaching {
@@ -222,19 +208,6 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 		}
 	}
 	return &csi.NodeUnstageVolumeResponse{}, nil
-}
-
-// checkUnpublished returns an error if a volume is published somewhere, or if something else is mounted
-// at its staging path.
-func (n *node) checkUnpublished(source *bind.Source, v *asked.Volume, staging string) error {
-	if _, err := source.Is(staging); errors.Is(err, bind.ErrOther) {
-		return fail(codes.FailedPrecondition, "volume %s: staging_target_path: %v", v.ID, err)
-	}
-	others, err := published(source, staging)
-	if err == nil && len(others) > 0 {
-		return fail(codes.FailedPrecondition, "volume %s is still at %s: unpublish it there first", v.ID, others[0])
-	}
-	return err
 }
 
 // NodePublishVolume implements csi.NodeServer.
@@ -273,15 +246,15 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 			options = append(slices.Clone(options), "ro")
 		}
 	}
-	source, err := n.staged(ctx, &v, staging)
+	source, err := n.staged(ctx, v)
 	if err != nil {
 		return nil, err
 	}
 	shown, err := source.Is(target)
 	if err == nil && !shown && !wanted.shared {
-		var others []string
-		if others, err = published(source, staging, target); len(others) > 0 {
-			return nil, fail(codes.FailedPrecondition, "volume %s is published at %s: unpublish it there first, or use the access mode SINGLE_NODE_MULTI_WRITER", id, others[0])
+		var published []string
+		if published, err = source.Targets(); len(published) > 0 {
+			return nil, fail(codes.FailedPrecondition, "volume %s is published at %s: unpublish it there first, or use the access mode SINGLE_NODE_MULTI_WRITER", id, published[0])
 		}
 	}
 	if err == nil {
@@ -295,31 +268,21 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 
 // staged returns what binds of a staged volume show. It waits for a volume that an agent which has just
 // started still has to look at.
-func (n *node) staged(ctx context.Context, v *asked.Volume, staging string) (*bind.Source, error) {
-	unstaged := fail(codes.FailedPrecondition, "volume %s is not staged at %s: stage it there first", v.ID, staging)
+func (n *node) staged(ctx context.Context, v asked.Volume) (*bind.Source, error) {
 	if !v.IsAttached() {
 		attached, err := n.await(ctx, v.ID, func(v *asked.Volume) (bool, error) {
 			if v.AttachedTo == "" || v.Detaching {
-				return false, unstaged
+				return false, fail(codes.FailedPrecondition, "volume %s is not staged: stage it first", v.ID)
 			}
 			return v.IsAttached(), nil
 		})
 		if err != nil {
 			return nil, failure(err, "volume %s", v.ID)
 		}
-		v = &attached
+		v = attached
 	}
-	source, err := sourceOf(v)
-	if err == nil && v.Kind == storage.StorageKindFilesystem {
-		var shown bool
-		if shown, err = source.Is(staging); err == nil && !shown {
-			return nil, unstaged
-		}
-	}
-	switch {
-	case errors.Is(err, bind.ErrOther):
-		return nil, fail(codes.FailedPrecondition, "volume %s: staging_target_path: %v", v.ID, err)
-	case errors.Is(err, errors.NotFound):
+	source, err := sourceOf(&v)
+	if errors.Is(err, errors.NotFound) {
 		return nil, fail(codes.FailedPrecondition, "volume %s is no longer attached: unstage and stage it again: %v", v.ID, err)
 	}
 	return source, failure(err, "volume %s", v.ID)
@@ -365,8 +328,8 @@ func (n *node) at(v *asked.Volume, path, staging string) error {
 	if v.AttachedTo != n.config.Machine || v.Location == "" || checkPath("volume_path", path) != nil {
 		return missing(nil)
 	}
-	if v.Kind == storage.StorageKindBlock && path == staging {
-		return nil // a staged block volume is only attached
+	if path == staging {
+		return nil // a staged volume is only attached
 	}
 	source, err := sourceOf(v)
 	shown := false
@@ -409,7 +372,7 @@ func (n *node) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRe
 		}
 		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Total: int64(size), Unit: csi.VolumeUsage_BYTES}}}, nil
 	}
-	usage, err := bind.FilesystemUsage(r.GetVolumePath())
+	usage, err := bind.FilesystemUsage(v.Location)
 	if err != nil {
 		return nil, failure(err, "volume %s", v.ID)
 	}

@@ -46,12 +46,9 @@ func leaks(t *testing.T, top, dir, mounts string) []string {
 	for _, name := range devicetest.Loops(t, top) {
 		all = append(all, name+" attached")
 	}
-	for _, pattern := range []string{filepath.Join(dir, "*", "*"), filepath.Join(dir, "*", ".*"), mounts} {
-		names, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, names...)
+	all = append(all, sourcetest.Files(t, dir)...)
+	if _, err := os.Lstat(mounts); err == nil {
+		all = append(all, mounts)
 	}
 	return all
 }

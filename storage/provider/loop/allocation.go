@@ -2,6 +2,7 @@ package loop
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/juju/errors"
 )
@@ -38,4 +39,31 @@ func parseAllocation(attributes map[string]any) (allocation, error) {
 	default:
 		return thick, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want thick or thin", AllocationAttribute, fmt.Sprint(value)))
 	}
+}
+
+// FreezeLimitAttribute is the attribute with which a pool limits for how long the filesystem on a
+// mounted volume may be frozen while the volume is copied: a duration such as "5s", which is the
+// default, up to a minute. Only copies on a filesystem that cannot copy by reference take that
+// long.
+const FreezeLimitAttribute = "freeze-limit"
+
+const (
+	defaultFreezeLimit = 5 * time.Second
+	maxFreezeLimit     = time.Minute
+)
+
+// parseFreezeLimit parses the attributes of a pool or volume. The error satisfies
+// errors.IsNotValid.
+func parseFreezeLimit(attributes map[string]any) (time.Duration, error) {
+	value, ok := attributes[FreezeLimitAttribute]
+	if !ok {
+		return defaultFreezeLimit, nil
+	}
+	text, _ := value.(string)
+	limit, err := time.ParseDuration(text)
+	if err != nil || limit <= 0 || limit > maxFreezeLimit {
+		return 0, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want a duration such as 5s, at most %v",
+			FreezeLimitAttribute, fmt.Sprint(value), maxFreezeLimit))
+	}
+	return limit, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/internal/nocow"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
@@ -37,7 +38,7 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 	creation := c.BeginCreation(id)
 	err = c.probe()
 	if err == nil {
-		err = c.ensure(id, record{Size: size, Allocation: chosen, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
+		err = c.ensure(id, record{Size: size, Allocation: chosen, Ownership: object.Ownership{ResourceTags: p.ResourceTags}}, nil)
 	}
 	if err == nil {
 		info, err = c.describe(id)
@@ -49,12 +50,12 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 }
 
 // ensure completes a volume, at least as large as wanted, whatever state an earlier call has
-// left it in.
-func (c *call) ensure(id string, want record) error {
+// left it in. fill is that of makeNew.
+func (c *call) ensure(id string, want record, fill func(*os.File) error) error {
 	var rec record
 	err := c.Records.Load(id, &rec)
 	if errors.Is(err, errors.NotFound) {
-		return errors.Trace(c.makeNew(id, want, nil))
+		return errors.Trace(c.makeNew(id, want, fill))
 	} else if err != nil {
 		return errors.Trace(err)
 	}
@@ -68,7 +69,7 @@ func (c *call) ensure(id string, want record) error {
 			if err := c.Files.Unlink(temporary(id)); err != nil {
 				return errors.Trace(err)
 			}
-			return errors.Trace(c.makeNew(id, want, nil))
+			return errors.Trace(c.makeNew(id, want, fill))
 		}
 		if err := c.finish(id, rec); err != nil {
 			return errors.Trace(err)
@@ -81,12 +82,12 @@ func (c *call) ensure(id string, want record) error {
 		if has {
 			return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("file %s of a released volume exists: import it or move it away", c.Files.Entry(id))))
 		}
-		return errors.Trace(c.makeNew(id, want, nil))
+		return errors.Trace(c.makeNew(id, want, fill))
 	case object.PhaseDestroying:
 		if err := c.destroy(id); err != nil {
 			return errors.Trace(err)
 		}
-		return errors.Trace(c.makeNew(id, want, nil))
+		return errors.Trace(c.makeNew(id, want, fill))
 	}
 	size := want.Size
 	if rec.Size < size || rec.Growing != 0 {
@@ -154,6 +155,10 @@ func (c *call) makeFile(id string, rec record, fill func(*os.File) error) error 
 			return errors.Trace(err)
 		}
 		crash.At("backing file filled")
+		// btrfs gives data its blocks when it is written out.
+		if err := fsync.File(f); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if err := c.syncFile(f, rec.Allocation, rec.Size); err != nil {
 		return errors.Trace(err)

@@ -1,16 +1,12 @@
 package loop
 
 import (
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/juju/errors"
-	"golang.org/x/sys/unix"
 
-	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
@@ -50,7 +46,7 @@ func (c *call) importCopy(path string, how allocation, resourceTags map[string]s
 	}
 	rec = record{Size: file.Size, Allocation: how, ImportedFrom: path, CopyOf: &file.Identity}
 	rec.Adopt(resourceTags)
-	if err := c.makeNew(id, rec, func(f *os.File) error { return c.copyData(f, file) }); err != nil {
+	if err := c.makeNew(id, rec, func(f *os.File) error { return copyData(c, f, file.File, file.Size) }); err != nil {
 		return none, errors.Trace(err)
 	}
 	return c.describe(id)
@@ -80,34 +76,4 @@ func (c *call) openOriginal(path string) (*foreignFile, error) {
 		return c.openForeign(c.Files, id)
 	}
 	return c.openForeignPath(path)
-}
-
-// copyData copies the contents of a file to a blank file of the same length, and syncs it.
-func (c *call) copyData(to *os.File, from *foreignFile) error {
-	buf := make([]byte, 1<<20)
-	for at := int64(0); uint64(at) < from.Size; {
-		if err := c.Err(); err != nil {
-			return errors.Trace(err)
-		}
-		data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-		if err == unix.ENXIO {
-			break // only a hole is left
-		} else if err != nil {
-			return errors.Annotatef(err, "reading %s", from.File.Name())
-		}
-		// Read and write: copy_file_range could make the files share blocks.
-		n, err := from.ReadAt(buf, data)
-		if err != nil && err != io.EOF {
-			return errors.Trace(err)
-		}
-		if n == 0 {
-			return errors.NewNotValid(nil, fmt.Sprintf("%s has become shorter while it was copied", from.File.Name()))
-		}
-		n = int(min(int64(n), int64(from.Size)-data))
-		if _, err := to.WriteAt(buf[:n], data); err != nil {
-			return errors.Trace(err)
-		}
-		at = data + int64(n)
-	}
-	return errors.Trace(fsync.File(to))
 }

@@ -53,6 +53,15 @@ type Options struct {
 // volume's ID or the file's path. A volume cannot be released or destroyed while a loop device
 // shows the file.
 //
+// Snapshots of volumes can be made, and volumes from snapshots or from other volumes, also while
+// they are attached. A snapshot is a file in the directory snapshots/volumes of the storage
+// directory. A snapshot of a thick volume is a full copy, so that the volume stays thick. Only
+// thin files share blocks with each other, on xfs and btrfs. A filesystem that is mounted from the
+// volume is frozen for the moment in which the file is copied by reference. On other filesystems
+// it would be frozen for as long as copying what has changed takes: if that is longer than the
+// attribute "freeze-limit" of the pool allows, the volume must be detached first. A snapshot of
+// an attached volume that is not mounted has what a power cut would have left.
+//
 // The attributes "fs", "mkfs-options" and "mount-options" of a pool are accepted: they select
 // the filesystems that are made on the pool's volumes, and how these are mounted. See package
 // managed.
@@ -60,7 +69,7 @@ func NewProvider(options Options) storage.Provider {
 	return &provider{object.Provider{
 		Type:       ProviderType,
 		StorageDir: options.StorageDir,
-		Attributes: append(fsattr.OfPools(), AllocationAttribute),
+		Attributes: append(fsattr.OfPools(), AllocationAttribute, FreezeLimitAttribute),
 	}}
 }
 
@@ -107,6 +116,9 @@ func (p *provider) ValidateConfig(config *storage.Config) error {
 	}
 	chosen, err := parseAllocation(config.Attrs())
 	if err != nil {
+		return errors.Annotatef(err, "storage pool %q", config.Name())
+	}
+	if _, err := parseFreezeLimit(config.Attrs()); err != nil {
 		return errors.Annotatef(err, "storage pool %q", config.Name())
 	}
 	// Discards punch holes in the file.

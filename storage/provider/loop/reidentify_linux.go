@@ -13,19 +13,41 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// Reidentify updates the records of volumes whose storage directory was moved, and whose files
+// Reidentify updates the records of volumes, and of their snapshots, whose storage directory was moved, and whose files
 // have other inode numbers since: a file of the right name and size is the volume's. The error
 // contains one error for each volume whose file is missing or has another size, or whose
 // former file a loop device still shows; Reidentify does not change the records of these. The
 // call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
+	return onVolumesAndSnapshots(ctx, storageDir, func(c *call) error {
+		return c.ReidentifyAll(func(id string) error { return c.reidentify(id, how) })
+	})
+}
+
+// onVolumesAndSnapshots makes two calls, and returns the errors of both.
+func onVolumesAndSnapshots(ctx context.Context, storageDir string, do func(*call) error) error {
 	s := &source{dir: storageDir}
-	c, err := s.begin(ctx)
-	if err != nil {
+	sources := []*source{s}
+	if has, err := s.hasSnapshots(); err != nil {
 		return errors.Trace(err)
+	} else if has {
+		sources = append(sources, s.snapshots())
 	}
-	defer c.End()
-	return c.ReidentifyAll(func(id string) error { return c.reidentify(id, how) })
+	var failures object.Failures
+	for _, s := range sources {
+		c, err := s.begin(ctx)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if err := do(c); err != nil {
+			failures = append(failures, err)
+		}
+		c.End()
+	}
+	if len(failures) > 0 {
+		return failures
+	}
+	return nil
 }
 
 func (c *call) reidentify(id string, how object.Relocation) error {
@@ -101,10 +123,13 @@ func (c *call) checkDevices(path string, rec record, st object.Status, how objec
 	return attached, nil
 }
 
-// Trash moves a volume's file and record to the trash. The volume must belong to owner, and no
-// loop device may show its file, or Trash returns an error.
+// Trash moves the file and record of a volume or snapshot to the trash. It must belong to owner,
+// and no loop device may show its file, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
 	s := &source{dir: storageDir}
+	if isSnapshot(id) {
+		s = s.snapshots()
+	}
 	c, err := s.begin(ctx)
 	if err != nil {
 		return errors.Trace(err)
@@ -142,11 +167,5 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 
 // PurgeTrash removes files that were put in the trash before olderThan.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
-	s := &source{dir: storageDir}
-	c, err := s.begin(ctx)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer c.End()
-	return errors.Trace(c.PurgeTrash(olderThan, nil))
+	return onVolumesAndSnapshots(ctx, storageDir, func(c *call) error { return errors.Trace(c.PurgeTrash(olderThan, nil)) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/juju/errors"
 
@@ -31,6 +32,9 @@ type record struct {
 	Phase object.Phase `json:"phase"`
 
 	Allocation allocation `json:"allocation,omitempty"`
+
+	// TakenAt is when a snapshot was begun.
+	TakenAt time.Time `json:"taken-at,omitzero"`
 
 	// Growing is the size in bytes that a growing volume will get, or 0. The size of the file
 	// is between Size and Growing, and no device shows more of the file than Size.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,17 +211,25 @@ func (t *LoopTest) CheckNothingLeft() {
 // providers.
 func CheckNoFiles(t *testing.T, dir string) {
 	t.Helper()
-	left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hidden, err := filepath.Glob(filepath.Join(dir, "*", ".*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if left = append(left, hidden...); len(left) != 0 {
+	if left := Files(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// Files returns the paths of everything in a storage directory, and in its directory of
+// snapshots, except the directories of the providers.
+func Files(t *testing.T, dir string) []string {
+	t.Helper()
+	snapshots := filepath.Join(dir, "snapshots")
+	var all []string
+	for _, pattern := range []string{filepath.Join(dir, "*", "*"), filepath.Join(dir, "*", ".*"), filepath.Join(snapshots, "*", "*"), filepath.Join(snapshots, "*", ".*")} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, names...)
+	}
+	return slices.DeleteFunc(all, func(path string) bool { return filepath.Dir(path) == snapshots })
 }
 
 func (t *LoopTest) CheckLoops(want int) {

@@ -109,6 +109,9 @@ type Provider struct {
 	volumes     []storage.Volume
 	filesystems []storage.Filesystem
 	attached    []string
+
+	volumeSnapshots, filesystemSnapshots snapshots
+
 	// tags are the resource tags of volumes and filesystems, by ID.
 	tags map[string]map[string]string
 	// removed holds the IDs of objects that have been removed.
@@ -137,6 +140,11 @@ var (
 	_ storage.FilesystemOwnerLister   = (*Provider)(nil)
 	_ storage.VolumeTagger            = (*Provider)(nil)
 	_ storage.FilesystemTagger        = (*Provider)(nil)
+	_ storage.VolumeSnapshotter       = (*Provider)(nil)
+	_ storage.FilesystemSnapshotter   = (*Provider)(nil)
+	_ storage.VolumeCloner            = (*Provider)(nil)
+	_ storage.FilesystemCloner        = (*Provider)(nil)
+	_ storage.CapacityReporter        = (*Provider)(nil)
 )
 
 // New returns a provider that has made nothing yet.

@@ -27,6 +27,8 @@ type bench struct {
 
 	mountDir string
 	made     []*entity
+	// snapshots contains the IDs of the snapshots that were made.
+	snapshots []string
 	// old contains what was left behind before this rule began.
 	old []string
 }
@@ -367,7 +369,7 @@ func (b *bench) place(a attachment) string {
 // clean removes everything that the rule has made, and checks that nothing is left.
 func (b *bench) clean() {
 	b.Helper()
-	if len(b.made) > 0 {
+	if len(b.made)+len(b.snapshots) > 0 {
 		if s, err := b.kind.open(b.Restart(), b.SourceConfig, b.Patience); err != nil {
 			b.Errorf("opening a source of %ss to clean up: %v", b.kind.noun, err)
 		} else {
@@ -401,6 +403,10 @@ func (b *bench) cleanIn(s source) {
 	check("detaching", errs, err)
 	errs, err = s.destroy(b.ctx, mapSlice(b.made, identify))
 	check("destroying", errs, err)
+	if len(b.snapshots) > 0 {
+		errs, err = s.snapshotter().destroy(b.ctx, b.snapshots)
+		check("destroying snapshots", errs, err)
+	}
 	if v, ok := s.(*volumes); ok {
 		listed, err := v.ListVolumes(b.ctx)
 		check("listing volumes", nil, err)

@@ -108,6 +108,34 @@ const (
 	detachesWhatItTags flaw = "detaches what it tags"
 	adoptsForTheFormer flaw = "returns tagged storage to its former owner"
 
+	snapshotsSeeLaterWrites      flaw = "shows later writes in a snapshot"
+	snapshotsGoWithOrigins       flaw = "destroys snapshots with their origin"
+	clonesGoWithSnapshots        flaw = "destroys what was made from a snapshot with it"
+	makesEmptyClones             flaw = "makes clones without contents"
+	makesSmallClones             flaw = "makes clones as small as their origin"
+	makesAnotherSnapshot         flaw = "makes another snapshot each time"
+	makesSnapshotsAgain          flaw = "replaces the contents of a snapshot that is made again"
+	forgetsSnapshots             flaw = "makes another snapshot after a restart"
+	needsOriginsAgain            flaw = "needs the origin of a snapshot that exists"
+	makesSnapshotsOfTheGone      flaw = "makes snapshots of what does not exist"
+	sharesSnapshots              flaw = "returns a snapshot to another owner"
+	sharesSnapshotsAmongStates   flaw = "returns a snapshot to another state"
+	makesSnapshotsForNobody      flaw = "makes snapshots without an owner"
+	listsSnapshotsAsStorage      flaw = "lists snapshots as volumes and filesystems"
+	listsSnapshotsWithoutTags    flaw = "lists snapshots without tags"
+	listsSnapshotsOddly          flaw = "lists snapshots in any order"
+	listsDestroyedSnapshots      flaw = "lists destroyed snapshots"
+	doesNotDestroySnapshotsTwice flaw = "fails to destroy a snapshot that is already destroyed"
+	sharesData                   flaw = "shares data between a clone and its origin"
+	returnsTheOrigin             flaw = "returns the origin as its clone"
+	makesAnotherClone            flaw = "makes another clone each time"
+	needsOriginsOfClones         flaw = "needs the origin of a clone that exists"
+	clonesNothing                flaw = "makes clones of what does not exist"
+	clonesAnySize                flaw = "makes clones that are smaller than their origin"
+	clonesAnyOrigin              flaw = "does not return a \"not valid\" error for an origin"
+	reportsNoCapacity            flaw = "reports no capacity"
+	makesWhatItMeasures          flaw = "makes something when it reports its capacity"
+
 	answersOutOfOrder       flaw = "returns results out of order"
 	answersTooLittle        flaw = "returns no result for the last item"
 	hangsWhenCancelled      flaw = "does not return when it is cancelled"
@@ -210,6 +238,34 @@ var breakages = []struct {
 	{saysThatItWasUnmounted, both("CheckAcceptsAttached"), nil},
 	{checksOnlyTheFirst, both("CheckAcceptsAttached"), nil},
 	{detachesWhatItChecks, both("CheckAcceptsAttached"), nil},
+
+	{snapshotsSeeLaterWrites, both("SnapshotsKeepContents", "SnapshotsAreIdempotent"), nil},
+	{snapshotsGoWithOrigins, both("SnapshotsKeepContents", "SnapshotsAreIdempotent"), nil},
+	{clonesGoWithSnapshots, both("SnapshotsKeepContents"), nil},
+	{makesEmptyClones, both("SnapshotsKeepContents", "ClonesAreIndependent"), nil},
+	{makesSmallClones, both("SnapshotsKeepContents"), nil},
+	{makesAnotherSnapshot, both("SnapshotsAreIdempotent"), nil},
+	{makesSnapshotsAgain, both("SnapshotsAreIdempotent"), nil},
+	{forgetsSnapshots, both("SnapshotsAreIdempotent"), nil},
+	{needsOriginsAgain, both("SnapshotsAreIdempotent"), nil},
+	{makesSnapshotsOfTheGone, both("SnapshotsAreIdempotent"), nil},
+	{sharesSnapshots, both("SnapshotsHaveOwners"), nil},
+	{sharesSnapshotsAmongStates, both("SnapshotsHaveOwners"), nil},
+	{makesSnapshotsForNobody, both("SnapshotsHaveOwners"), nil},
+	{listsSnapshotsAsStorage, both("SnapshotsAreListed"), nil},
+	{listsSnapshotsWithoutTags, both("SnapshotsAreListed"), nil},
+	{listsSnapshotsOddly, both("SnapshotsAreListed"), nil},
+	{listsDestroyedSnapshots, both("SnapshotsAreListed"), nil},
+	{doesNotDestroySnapshotsTwice, both("SnapshotsAreListed"), nil},
+	{sharesData, both("ClonesAreIndependent"), nil},
+	{returnsTheOrigin, both("ClonesAreIndependent"), nil},
+	{makesAnotherClone, both("ClonesAreIndependent"), nil},
+	{needsOriginsOfClones, both("SnapshotsKeepContents", "ClonesAreIndependent"), nil},
+	{clonesNothing, both("OriginMustExist"), nil},
+	{clonesAnySize, both("OriginMustExist"), nil},
+	{clonesAnyOrigin, both("OriginMustExist"), nil},
+	{reportsNoCapacity, both("CapacityCanBeUsed"), nil},
+	{makesWhatItMeasures, both("CapacityCanBeUsed"), nil},
 
 	{answersOutOfOrder, both("BulkCallsAnswerInOrder"), nil},
 	{answersTooLittle, both("BulkCallsAnswerInOrder"), nil},

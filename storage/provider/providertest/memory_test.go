@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -30,7 +31,9 @@ type memory struct {
 
 	mu      sync.Mutex
 	objects map[string]*object
-	last    int // the number of the last ID
+	// snapshots are not among the objects.
+	snapshots map[string]*object
+	last      int // the number of the last ID
 
 	begun map[string]bool // the operations that were started
 
@@ -45,13 +48,14 @@ type memory struct {
 
 func newMemory(f flaw) *memory {
 	return &memory{
-		flaw:     f,
-		kinds:    []storage.StorageKind{storage.StorageKindBlock, storage.StorageKindFilesystem},
-		releases: true,
-		objects:  make(map[string]*object),
-		begun:    make(map[string]bool),
-		kept:     make(map[names.Tag][]byte),
-		end:      make(chan struct{}),
+		flaw:      f,
+		kinds:     []storage.StorageKind{storage.StorageKindBlock, storage.StorageKindFilesystem},
+		releases:  true,
+		objects:   make(map[string]*object),
+		snapshots: make(map[string]*object),
+		begun:     make(map[string]bool),
+		kept:      make(map[names.Tag][]byte),
+		end:       make(chan struct{}),
 	}
 }
 
@@ -65,6 +69,8 @@ type object struct {
 	tags     map[string]string
 	former   map[string]string // the replaced tags
 	released bool
+	origin   string    // the ID of what it was made from
+	taken    time.Time // if it is a snapshot
 	// unfinished is what an interrupted creation leaves in a flawed provider.
 	unfinished bool
 
@@ -131,6 +137,9 @@ func (m *memory) left() []string {
 	left := slices.Clone(m.leaked)
 	for _, id := range slices.Sorted(maps.Keys(m.objects)) {
 		left = append(left, "object "+id)
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.snapshots)) {
+		left = append(left, "snapshot "+id)
 	}
 	return left
 }
@@ -457,6 +466,11 @@ func (s *memorySource) owners(ctx envcontext.ProviderCallContext) ([]storage.Own
 	}
 	defer end()
 	var objects []storage.OwnedObject
+	if s.flaw == listsSnapshotsAsStorage {
+		for id := range s.snapshots {
+			objects = append(objects, storage.OwnedObject{ID: id})
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.objects)) {
 		o := s.objects[id]
 		if o.kind != s.kind || o.released || !s.own[id] && s.flaw == listsOwnersOfItsOwn {
@@ -612,6 +626,11 @@ func (s *memorySource) destroy(id string) error {
 		return errors.Errorf("%s is attached", id)
 	}
 	s.kept[o.tag] = o.data
+	for name, snapshot := range s.snapshots {
+		if s.flaw == snapshotsGoWithOrigins && snapshot.origin == id {
+			delete(s.snapshots, name)
+		}
+	}
 	if s.flaw == leavesSomething {
 		s.leaked = append(s.leaked, "something of "+id)
 	}

@@ -156,6 +156,34 @@ func sourceRules() []sourceRule {
 		contract: "Tagging replaces all resource tags and changes nothing else, even if the storage is attached. It is idempotent. The error for storage that does not exist satisfies errors.IsNotFound.",
 		check:    checkTagging,
 	}, {
+		name:     "SnapshotsKeepContents",
+		contract: "A snapshot has the contents that the volume or filesystem had, whatever happens to that later. What is made from the snapshot has these contents and at least the requested size, and stays when the snapshot is destroyed.",
+		check:    checkSnapshotsKeepContents,
+	}, {
+		name:     "SnapshotsAreIdempotent",
+		contract: "Making a snapshot is idempotent by the EntityUUIDTag: it returns the snapshot that an earlier call made for the UUID, unchanged, even after a restart and if the origin no longer exists.",
+		check:    checkSnapshotsAreIdempotent,
+	}, {
+		name:     "SnapshotsHaveOwners",
+		contract: "A snapshot is returned only for its own EntityUUIDTag and state. The error without an EntityUUIDTag satisfies errors.IsNotValid.",
+		check:    checkSnapshotsHaveOwners,
+	}, {
+		name:     "SnapshotsAreListed",
+		contract: "All snapshots are listed, in the order of their IDs, each with its size and its tags, and not as volumes or filesystems. Destroying a snapshot that does not exist succeeds.",
+		check:    checkSnapshotsAreListed,
+	}, {
+		name:     "ClonesAreIndependent",
+		contract: "Cloning makes a volume or filesystem with the contents that another one has. Neither sees what is written to the other. It is idempotent by tag, even if the origin no longer exists.",
+		check:    checkClonesAreIndependent,
+	}, {
+		name:     "OriginMustExist",
+		contract: "The error for an origin that does not exist satisfies errors.IsNotFound. The error for a size below that of the origin, and for an Origin without an ID or with two, satisfies errors.IsNotValid.",
+		check:    checkOriginMustExist,
+	}, {
+		name:     "CapacityCanBeUsed",
+		contract: "Capacity returns how much more storage can be made and filled. It makes nothing.",
+		check:    checkCapacity,
+	}, {
 		name:     "ArgumentsAreNotChanged",
 		contract: "A source does not modify the caller's slices, attributes or resource tags.",
 		check:    checkArgumentsAreNotChanged,

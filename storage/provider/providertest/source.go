@@ -57,6 +57,13 @@ type source interface {
 	tagger() tagger
 	// checker returns a function that checks attachments, nil if the source cannot.
 	checker() checker
+	// snapshotter returns the functions for snapshots, nil if the source has none.
+	snapshotter() *snapshotter
+	// cloner returns a function that makes what the entities' origins say, nil if the source
+	// cannot.
+	cloner() cloner
+	// capacity returns the source as a CapacityReporter, nil if it is not one.
+	capacity() storage.CapacityReporter
 	// concurrent returns the source as a ConcurrentSource, nil if it is not one.
 	concurrent() storage.ConcurrentSource
 	// argumentsChanged returns the names of the calls that have changed their arguments.
@@ -65,6 +72,23 @@ type source interface {
 
 // checker checks attached volumes or filesystems by their IDs.
 type checker func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
+
+// snapshotter makes, removes and lists snapshots.
+type snapshotter struct {
+	create  func(ctx envcontext.ProviderCallContext, params []snapshotParams) ([]storage.CreateSnapshotsResult, error)
+	destroy func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
+	list    ownerLister
+}
+
+// snapshotParams says what to make a snapshot of, by its VolumeId or FilesystemId.
+type snapshotParams struct {
+	id           string
+	attributes   map[string]any
+	resourceTags map[string]string
+}
+
+// cloner makes entities with the contents of their origins.
+type cloner func(envcontext.ProviderCallContext, []*entity) ([]created, error)
 
 // importer imports the storage with an ID, and returns its ID and size after that.
 type importer func(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (info, error)
@@ -90,6 +114,8 @@ type entity struct {
 	host storage.AttachmentParams
 	path string // mount point, if it is a filesystem
 
+	origin storage.Origin // if it is made from something
+
 	// id is empty until the entity has been made.
 	id string
 }
@@ -97,6 +123,14 @@ type entity struct {
 // resize changes the requested size, in MiB.
 func (e *entity) resize(size uint64) {
 	e.volume.Size, e.filesystem.Size = size, size
+}
+
+// attributes returns the requested attributes.
+func (e *entity) attributes() map[string]any {
+	if e.volume.Attributes != nil {
+		return e.volume.Attributes
+	}
+	return e.filesystem.Attributes
 }
 
 // resourceTags returns the requested resource tags.
@@ -257,13 +291,15 @@ func (s *volumes) validate(e *entity) error {
 func (s *volumes) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
 	results, err := bulk(&s.caller, "CreateVolumes", s.CreateVolumes, ctx, mapSlice(entities, (*entity).volumeParams), cloneVolumeParams,
 		func(r storage.CreateVolumesResult) error { return r.Error })
-	return mapSlice(results, func(r storage.CreateVolumesResult) created {
-		c := created{err: r.Error, attachment: volumeAttachment(r.VolumeAttachment)}
-		if v := r.Volume; v != nil {
-			c.made, c.tag, c.info = true, v.Tag, info{v.VolumeId, v.Size}
-		}
-		return c
-	}), err
+	return mapSlice(results, createdVolume), err
+}
+
+func createdVolume(r storage.CreateVolumesResult) created {
+	c := created{err: r.Error, attachment: volumeAttachment(r.VolumeAttachment)}
+	if v := r.Volume; v != nil {
+		c.made, c.tag, c.info = true, v.Tag, info{v.VolumeId, v.Size}
+	}
+	return c
 }
 
 func (s *volumes) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
@@ -325,6 +361,48 @@ func (s *volumes) checker() checker {
 	}
 }
 
+func (s *volumes) snapshotter() *snapshotter {
+	source, ok := s.VolumeSource.(storage.VolumeSnapshotter)
+	if !ok {
+		return nil
+	}
+	return &snapshotter{
+		create: func(ctx envcontext.ProviderCallContext, params []snapshotParams) ([]storage.CreateSnapshotsResult, error) {
+			all := mapSlice(params, func(p snapshotParams) storage.VolumeSnapshotParams {
+				return storage.VolumeSnapshotParams{VolumeId: p.id, Attributes: p.attributes, ResourceTags: p.resourceTags}
+			})
+			return bulk(&s.caller, "CreateVolumeSnapshots", source.CreateVolumeSnapshots, ctx, all, cloneVolumeSnapshotParams, snapshotFailure)
+		},
+		destroy: func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+			return bulk(&s.caller, "DestroyVolumeSnapshots", source.DestroyVolumeSnapshots, ctx, ids, itself, itself)
+		},
+		list: source.ListVolumeSnapshots,
+	}
+}
+
+func (s *volumes) cloner() cloner {
+	source, ok := s.VolumeSource.(storage.VolumeCloner)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
+		all := mapSlice(entities, func(e *entity) storage.VolumeCloneParams {
+			return storage.VolumeCloneParams{VolumeParams: e.volumeParams(), Origin: e.origin}
+		})
+		copied := func(p storage.VolumeCloneParams) storage.VolumeCloneParams {
+			p.VolumeParams = cloneVolumeParams(p.VolumeParams)
+			return p
+		}
+		results, err := bulk(&s.caller, "CloneVolumes", source.CloneVolumes, ctx, all, copied, func(r storage.CreateVolumesResult) error { return r.Error })
+		return mapSlice(results, createdVolume), err
+	}
+}
+
+func (s *volumes) capacity() storage.CapacityReporter {
+	c, _ := s.VolumeSource.(storage.CapacityReporter)
+	return c
+}
+
 func (s *volumes) concurrent() storage.ConcurrentSource {
 	c, _ := s.VolumeSource.(storage.ConcurrentSource)
 	return c
@@ -343,13 +421,15 @@ func (s *filesystems) validate(e *entity) error {
 func (s *filesystems) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
 	results, err := bulk(&s.caller, "CreateFilesystems", s.CreateFilesystems, ctx, mapSlice(entities, (*entity).filesystemParams), cloneFilesystemParams,
 		func(r storage.CreateFilesystemsResult) error { return r.Error })
-	return mapSlice(results, func(r storage.CreateFilesystemsResult) created {
-		c := created{err: r.Error}
-		if f := r.Filesystem; f != nil {
-			c.made, c.tag, c.backing, c.info = true, f.Tag, f.Volume, info{f.FilesystemId, f.Size}
-		}
-		return c
-	}), err
+	return mapSlice(results, createdFilesystem), err
+}
+
+func createdFilesystem(r storage.CreateFilesystemsResult) created {
+	c := created{err: r.Error}
+	if f := r.Filesystem; f != nil {
+		c.made, c.tag, c.backing, c.info = true, f.Tag, f.Volume, info{f.FilesystemId, f.Size}
+	}
+	return c
 }
 
 func (s *filesystems) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
@@ -411,6 +491,48 @@ func (s *filesystems) checker() checker {
 	}
 }
 
+func (s *filesystems) snapshotter() *snapshotter {
+	source, ok := s.FilesystemSource.(storage.FilesystemSnapshotter)
+	if !ok {
+		return nil
+	}
+	return &snapshotter{
+		create: func(ctx envcontext.ProviderCallContext, params []snapshotParams) ([]storage.CreateSnapshotsResult, error) {
+			all := mapSlice(params, func(p snapshotParams) storage.FilesystemSnapshotParams {
+				return storage.FilesystemSnapshotParams{FilesystemId: p.id, Attributes: p.attributes, ResourceTags: p.resourceTags}
+			})
+			return bulk(&s.caller, "CreateFilesystemSnapshots", source.CreateFilesystemSnapshots, ctx, all, cloneFilesystemSnapshotParams, snapshotFailure)
+		},
+		destroy: func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+			return bulk(&s.caller, "DestroyFilesystemSnapshots", source.DestroyFilesystemSnapshots, ctx, ids, itself, itself)
+		},
+		list: source.ListFilesystemSnapshots,
+	}
+}
+
+func (s *filesystems) cloner() cloner {
+	source, ok := s.FilesystemSource.(storage.FilesystemCloner)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
+		all := mapSlice(entities, func(e *entity) storage.FilesystemCloneParams {
+			return storage.FilesystemCloneParams{FilesystemParams: e.filesystemParams(), Origin: e.origin}
+		})
+		copied := func(p storage.FilesystemCloneParams) storage.FilesystemCloneParams {
+			p.FilesystemParams = cloneFilesystemParams(p.FilesystemParams)
+			return p
+		}
+		results, err := bulk(&s.caller, "CloneFilesystems", source.CloneFilesystems, ctx, all, copied, func(r storage.CreateFilesystemsResult) error { return r.Error })
+		return mapSlice(results, createdFilesystem), err
+	}
+}
+
+func (s *filesystems) capacity() storage.CapacityReporter {
+	c, _ := s.FilesystemSource.(storage.CapacityReporter)
+	return c
+}
+
 func (s *filesystems) concurrent() storage.ConcurrentSource {
 	c, _ := s.FilesystemSource.(storage.ConcurrentSource)
 	return c
@@ -425,6 +547,18 @@ func cloneFilesystemParams(p storage.FilesystemParams) storage.FilesystemParams 
 	p.Attributes, p.ResourceTags, p.Attachment = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags), clone(p.Attachment)
 	return p
 }
+
+func cloneVolumeSnapshotParams(p storage.VolumeSnapshotParams) storage.VolumeSnapshotParams {
+	p.Attributes, p.ResourceTags = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags)
+	return p
+}
+
+func cloneFilesystemSnapshotParams(p storage.FilesystemSnapshotParams) storage.FilesystemSnapshotParams {
+	p.Attributes, p.ResourceTags = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags)
+	return p
+}
+
+func snapshotFailure(r storage.CreateSnapshotsResult) error { return r.Error }
 
 func cloneObjectTags(t storage.ObjectTags) storage.ObjectTags {
 	t.ResourceTags = maps.Clone(t.ResourceTags)

@@ -243,12 +243,16 @@ func (b *base) leaks() []string {
 	for name, file := range loops {
 		left = append(left, name+" attached to "+file)
 	}
-	for _, pattern := range []string{"storage/*/*/*", "storage/*/*/.*", "imports/*", "srv", "filler"} {
+	for _, pattern := range []string{"storage/*/*/*", "storage/*/*/.*", "storage/*/snapshots/*/*", "storage/*/snapshots/*/.*", "imports/*", "srv", "filler"} {
 		files, err := filepath.Glob(filepath.Join(b.dir, pattern))
 		if err != nil {
 			b.Fatal(err)
 		}
-		left = append(left, files...)
+		for _, file := range files {
+			if filepath.Base(filepath.Dir(file)) != "snapshots" { // directories of the provider
+				left = append(left, file)
+			}
+		}
 	}
 	return append(append(left, descriptorsIn(b.dir)...), children()...)
 }

@@ -41,6 +41,8 @@ var operations = []operation{
 	{"destroy", []string{"create", "attach", "detach"}, false, false},
 	{"release", []string{"create", "attach", "detach"}, false, false},
 	{"import", nil, true, false},
+	{"snapshot", []string{"create", "attach", "detach"}, true, false},
+	{"clone", []string{"create", "attach", "detach", "snapshot", "destroy"}, true, false},
 	{"tag", []string{"create", "attach"}, true, true},
 	{"import released", []string{"create", "attach", "detach", "release"}, true, false},
 	{"reidentify moved", []string{"create", "attach", "switched off", "moved"}, true, false},
@@ -64,8 +66,11 @@ func (o operation) isOperators() bool {
 // canBeAbandoned reports whether the objects of an unfinished operation can be removed.
 // Other operations cannot be undone, and are repeated.
 func (o operation) canBeAbandoned() bool {
-	return slices.Contains([]string{"create", "attach", "attach read-only", "detach", "resize", "destroy", "tag"}, o.name)
+	return slices.Contains([]string{"create", "attach", "attach read-only", "detach", "resize", "destroy", "snapshot", "clone", "tag"}, o.name)
 }
+
+// hasSnapshots reports whether there are snapshots after the operation.
+func (o operation) hasSnapshots() bool { return o.name == "snapshot" || o.name == "clone" }
 
 // stepTest is one operation in one world.
 type stepTest struct {
@@ -261,6 +266,29 @@ func (s stepTest) verify() {
 	want("objects in the trash", s.op.name == "trash" && s.keepsObjects(), objects)
 	s.noTemporaries()
 	s.verifyOwners()
+	if s.op.hasSnapshots() {
+		s.verifySnapshots()
+	}
+}
+
+// verifySnapshots checks that there is one complete snapshot of each object.
+func (s stepTest) verifySnapshots() {
+	s.Helper()
+	source, err := s.volumeSource()
+	if err != nil {
+		s.Fatal(err)
+	}
+	all, err := source.(storage.VolumeSnapshotter).ListVolumeSnapshots(envcontext.New(context.Background()))
+	if err != nil || len(all) != s.Count {
+		s.Fatalf("%d snapshots, want %d: %v", len(all), s.Count, err)
+	}
+	for i := range s.Count {
+		at := slices.IndexFunc(all, func(o storage.OwnedObject) bool { return o.ID == s.snapshotID(i) })
+		if at < 0 || all[at].Incomplete || all[at].Size != s.Size {
+			s.Fatalf("snapshot %s is listed in %+v", s.snapshotID(i), all)
+		}
+		checkContents(s, all[at].Path, i)
+	}
 }
 
 // verifyOwners checks the owners of the objects, and that the objects are complete.
@@ -309,6 +337,9 @@ func (s stepTest) finish() {
 		original.checkAndRemove()
 	}
 	s.checkAndRemove()
+	if s.isVolumes() {
+		s.must(s.world, "destroy snapshots")
+	}
 	s.checkLeaks()
 }
 
@@ -404,6 +435,9 @@ func (s stepTest) keepsObjects() bool {
 func (s stepTest) supported() bool {
 	if s.isVolatile() && (s.op.name == "release" || s.op.name == "import released") || s.onVolumes() && s.op.name == "import" {
 		return false
+	}
+	if s.op.hasSnapshots() {
+		return s.isVolumes()
 	}
 	if s.op.name != "resize" && s.op.name != "import" {
 		return true

@@ -132,6 +132,13 @@ func (w world) path(i int) string {
 	return filepath.Join(w.Base, "srv", "shared"+w.suffix(), "data"+strconv.Itoa(i))
 }
 
+// snapshotTags returns the resource tags of the snapshot of an object, and snapshotID its ID.
+func (w world) snapshotTags(i int) map[string]string { return w.tags(i, "snapshot") }
+
+func (w world) snapshotID(i int) string {
+	return "snapshot-" + w.snapshotTags(i)[storage.EntityUUIDTag]
+}
+
 // file is the file of a volume.
 func (w world) file(i int) string { return filepath.Join(w.dir(), "volumes", w.id(i)) }
 
@@ -373,6 +380,35 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 		}
 	case "detach":
 		failures, err = source.DetachVolumes(ctx, attachments)
+	case "snapshot":
+		var params []storage.VolumeSnapshotParams
+		for i, id := range ids {
+			params = append(params, storage.VolumeSnapshotParams{VolumeId: id, ResourceTags: w.snapshotTags(i)})
+		}
+		var results []storage.CreateSnapshotsResult
+		results, err = source.(storage.VolumeSnapshotter).CreateVolumeSnapshots(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "clone":
+		var params []storage.VolumeCloneParams
+		for i := range w.Count {
+			params = append(params, storage.VolumeCloneParams{
+				VolumeParams: storage.VolumeParams{Tag: w.volume(i), Size: w.Size, ResourceTags: w.tags(i, firstOwner)},
+				Origin:       storage.Origin{SnapshotId: w.snapshotID(i)},
+			})
+		}
+		var results []storage.CreateVolumesResult
+		results, err = source.(storage.VolumeCloner).CloneVolumes(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "destroy snapshots":
+		var snapshots []string
+		for i := range w.Count {
+			snapshots = append(snapshots, w.snapshotID(i))
+		}
+		failures, err = source.(storage.VolumeSnapshotter).DestroyVolumeSnapshots(ctx, snapshots)
 	case "destroy":
 		failures, err = source.DestroyVolumes(ctx, ids)
 	case "release":

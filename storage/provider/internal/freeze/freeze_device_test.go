@@ -109,6 +109,7 @@ func TestHoldEndsAtLimit(t *testing.T) {
 }
 
 // A process that is killed does not leave a frozen filesystem.
+// Fault F41.
 func TestHoldEndsWithProcess(t *testing.T) {
 	dir := openDisk(t, "ext4")
 	child := exec.Command("/proc/self/exe")

@@ -49,5 +49,5 @@ func ExampleNewLoopProvider() {
 	fmt.Println(p.ValidateConfig(pool))
 	// Output:
 	// true <nil>
-	// storage pool "fast": attribute "sparse" is not known to provider loop, which takes fs, mkfs-options, mount-options, allocation
+	// storage pool "fast": attribute "sparse" is not known to provider loop, which takes fs, mkfs-options, mount-options, allocation, freeze-limit
 }

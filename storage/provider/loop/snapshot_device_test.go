@@ -4,6 +4,7 @@ package loop
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,10 +17,13 @@ import (
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/internal/looptest"
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/extents"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
@@ -102,7 +106,7 @@ func pattern(seed byte, mib int) []byte {
 	return data
 }
 
-func writeAll(t *testing.T, path string, data []byte) {
+func writeFile(t *testing.T, path string, data []byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -190,7 +194,7 @@ func TestLoopSnapshotsAndClones(t *testing.T) {
 					original, fromSnapshot, fromVolume := sourcetest.Volume(1), sourcetest.Volume(2), sourcetest.Volume(3)
 					first, second := pattern(1, size), pattern(2, size)
 					lt.make(original, size, attrs)
-					writeAll(t, lt.Attach(original, false), first)
+					writeFile(t, lt.Attach(original, false), first)
 					if !attached {
 						lt.Detach(original)
 					}
@@ -208,7 +212,7 @@ func TestLoopSnapshotsAndClones(t *testing.T) {
 						lt.checkRemarkOf(original, attrs)
 						lt.Detach(original)
 					}
-					writeAll(t, lt.Attach(original, false), second)
+					writeFile(t, lt.Attach(original, false), second)
 					lt.Detach(original)
 					checkBlocks(t, lt.snapshotFile(snapshot.SnapshotId), attrs != nil, size/2)
 					checkBlocks(t, lt.File(original), attrs != nil, size/2)
@@ -461,4 +465,155 @@ func TestLoopCapacity(t *testing.T) {
 		t.Errorf("for invalid attributes: %v", err)
 	}
 	lt.Destroy(tag)
+}
+
+// A snapshot moves with its directory, goes to the trash, and is purged.
+func TestLoopSnapshotInMovedDirectory(t *testing.T) {
+	lt := newLoopTest(t)
+	tag := sourcetest.Volume(1)
+	lt.Create(tag)
+	tags := snapshotTags()
+	info, err := lt.trySnapshot(tag, tags, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := lt.Dir + "-moved"
+	sourcetest.Run(t, "cp", "-a", lt.Dir, moved)
+	if err := os.RemoveAll(lt.Dir); err != nil {
+		t.Fatal(err)
+	}
+	lt = loopTestIn(t, moved)
+	if _, err := lt.trySnapshot(tag, tags, nil); err == nil {
+		t.Error("a snapshot is found although its file was replaced")
+	}
+	if err := Reidentify(t.Context(), lt.Dir, object.Moved); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := lt.trySnapshot(tag, tags, nil); err != nil || *again != *info {
+		t.Errorf("found %+v, %v, want %+v", again, err, info)
+	}
+	owner := storage.OwnerOf(tags)
+	if err := Trash(t.Context(), lt.Dir, info.SnapshotId, storage.Owner{}, time.Now()); !errors.Is(err, errors.NotValid) {
+		t.Errorf("trashing the snapshot of another owner: %v", err)
+	}
+	if err := Trash(t.Context(), lt.Dir, info.SnapshotId, owner, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if all := lt.listSnapshots(); len(all) != 0 {
+		t.Errorf("listed %+v", all)
+	}
+	if err := PurgeTrash(t.Context(), lt.Dir, time.Now().Add(time.Hour)); err != nil {
+		t.Error(err)
+	}
+	lt.Destroy(tag)
+}
+
+// Making a snapshot, or a volume from one, fails at each of its steps in turn. Nothing is left
+// once it is removed.
+// Fault F30.
+func TestFailedCopyLeavesNothing(t *testing.T) {
+	for _, kind := range []string{"snapshot", "clone"} {
+		t.Run(kind, func(t *testing.T) {
+			sourcetest.CheckFailedCreations(t, syscalltest.FailSome, func(t *testing.T) sourcetest.Failing {
+				lt := newLoopTest(t)
+				original, clone, tags := sourcetest.Volume(1), sourcetest.Volume(2), snapshotTags()
+				lt.Create(original)
+				writeFile(t, lt.File(original), pattern(1, sourcetest.VolumeSize))
+				id := lt.snapshot(original)
+				lt.Attach(original, true) // so that the directories are as they will be
+				lt.Detach(original)
+				t.Cleanup(func() {
+					lt.destroySnapshot(id)
+					lt.Destroy(original)
+				})
+				of := storage.Origin{SnapshotId: id}
+				remove := func(t *testing.T) {
+					lt.Restart()
+					if kind == "clone" {
+						lt.clone(clone, sourcetest.VolumeSize, of, nil)
+						if err := lt.TryDestroy(clone); err != nil {
+							t.Error(err)
+						}
+						return
+					}
+					info, err := lt.trySnapshot(original, tags, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					lt.destroySnapshot(info.SnapshotId)
+				}
+				remove(t)
+				return sourcetest.Failing{
+					Dir: lt.Dir,
+					Create: func() error {
+						c, err := lt.Source.(*source).beginCopy(lt.Ctx)
+						if err != nil {
+							return err
+						}
+						defer c.End()
+						if kind == "clone" {
+							_, err = c.clone(storage.VolumeCloneParams{VolumeParams: storage.VolumeParams{Tag: clone, Size: sourcetest.VolumeSize}, Origin: of})
+						} else {
+							_, err = c.createSnapshot(storage.VolumeSnapshotParams{VolumeId: original.String(), ResourceTags: tags})
+						}
+						return err
+					},
+					Remove: remove,
+				}
+			})
+		})
+	}
+}
+
+// A call that is cancelled ends soon and leaves nothing; a repeated one makes the snapshot.
+func TestLoopSnapshotCancelled(t *testing.T) {
+	lt := newLoopTest(t)
+	tag := sourcetest.Volume(1)
+	lt.make(tag, 64, nil)
+	writeFile(t, lt.File(tag), bytes.Repeat([]byte("data"), 16<<20))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancelled := *lt
+	cancelled.Ctx = envcontext.New(ctx)
+	time.AfterFunc(5*time.Millisecond, cancel)
+	tags := snapshotTags()
+	results, err := lt.Source.(storage.VolumeSnapshotter).CreateVolumeSnapshots(cancelled.Ctx, []storage.VolumeSnapshotParams{{VolumeId: tag.String(), ResourceTags: tags}})
+	if err == nil {
+		err = results[0].Error
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	info, err := lt.trySnapshot(tag, tags, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkAll(t, lt.snapshotFile(info.SnapshotId), bytes.Repeat([]byte("data"), 16<<20))
+	lt.destroySnapshot(info.SnapshotId)
+	lt.Destroy(tag)
+}
+
+// A snapshot that was reported has its data after a power cut.
+func TestLoopPowerCutAfterSnapshot(t *testing.T) {
+	for _, mkfs := range hosts() {
+		for name, attrs := range map[string]map[string]any{"thick": nil, "thin": thinAttrs} {
+			t.Run(mkfs[0]+" "+name, func(t *testing.T) {
+				disk := devicetest.NewDisk(t, 320<<20, mkfs...)
+				lt := loopTestIn(t, filepath.Join(disk.Dir, "storage"))
+				tag, tags, data := sourcetest.Volume(1), snapshotTags(), pattern(1, 4)
+				lt.make(tag, 4, attrs)
+				writeFile(t, lt.File(tag), data)
+				info, err := lt.trySnapshot(tag, tags, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after := loopTestIn(t, filepath.Join(disk.CutPower(t).Dir, "storage"))
+				if again, err := after.trySnapshot(tag, tags, nil); err != nil || *again != *info {
+					t.Errorf("found %+v, %v, want %+v", again, err, info)
+				}
+				checkAll(t, after.snapshotFile(info.SnapshotId), data)
+				after.destroySnapshot(info.SnapshotId)
+				after.Destroy(tag)
+			})
+		}
+	}
 }

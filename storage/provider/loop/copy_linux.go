@@ -29,7 +29,7 @@ import (
 type origin struct {
 	*os.File
 	rec record
-	// device shows the file to users who may write to it. It is nil if there is none.
+	// device shows the file to users who may write to it. It is nil if nobody can.
 	device *loopdev.Device
 }
 
@@ -224,7 +224,7 @@ func (c *call) quietly(o *origin, limit time.Duration, copy func(context.Context
 }
 
 // mounted opens the root directory of a filesystem that is mounted from the device of the origin,
-// in this mount namespace. It returns nil if there is none.
+// in this mount namespace. It returns nil if no filesystem is mounted.
 func (o *origin) mounted() (*os.File, error) {
 	device, err := blockdev.Open(o.device.Path())
 	if err != nil {
@@ -316,8 +316,8 @@ func copyChanges(ctx context.Context, to, from *os.File, size uint64) error {
 	}
 }
 
-// nextData returns the offset of the next byte, from at on, that is not in a hole: size if there
-// is none.
+// nextData returns the offset of the next byte, from at on, that is not in a hole. If only a hole
+// is left, it returns size.
 func nextData(f *os.File, at, size uint64) (uint64, error) {
 	data, err := unix.Seek(int(f.Fd()), int64(at), unix.SEEK_DATA)
 	if err == unix.ENXIO {

@@ -60,7 +60,8 @@ type Options struct {
 // volume is frozen for the moment in which the file is copied by reference. On other filesystems
 // it would be frozen for as long as copying what has changed takes: if that is longer than the
 // attribute "freeze-limit" of the pool allows, the volume must be detached first. A snapshot of
-// an attached volume that is not mounted has what a power cut would have left.
+// an attached volume that is not mounted has what a power cut would have left. Other calls for the
+// storage directory wait while a copy is made.
 //
 // The attributes "fs", "mkfs-options" and "mount-options" of a pool are accepted: they select
 // the filesystems that are made on the pool's volumes, and how these are mounted. See package

@@ -467,6 +467,57 @@ func TestLoopCapacity(t *testing.T) {
 	lt.Destroy(tag)
 }
 
+// What an interrupted copy has left is removed, by a repeated call even if the origin is gone, and
+// with the snapshot.
+func TestLoopInterruptedSnapshot(t *testing.T) {
+	for name, remove := range map[string]func(t *loopTest, tags map[string]string, id string){
+		"repeated": func(t *loopTest, tags map[string]string, _ string) {
+			_, err := t.trySnapshot(sourcetest.Volume(1), tags, nil)
+			if !errors.Is(err, errors.NotFound) || !storage.IsNothingMade(err) {
+				t.Errorf("of a volume that is gone: %v", err)
+			}
+		},
+		"destroyed": func(t *loopTest, _ map[string]string, id string) { t.destroySnapshot(id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			lt := newLoopTest(t)
+			tag, tags := sourcetest.Volume(1), snapshotTags()
+			lt.Create(tag)
+			info, err := lt.trySnapshot(tag, tags, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := lt.Source.(*source).beginCopy(lt.Ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rec record
+			err = c.snapshots.Records.Load(info.SnapshotId, &rec)
+			if rec.Phase = object.PhaseCreating; err == nil {
+				err = c.snapshots.Records.Save(info.SnapshotId, rec)
+			}
+			c.End()
+			if err == nil {
+				err = os.Rename(lt.snapshotFile(info.SnapshotId), lt.snapshotFile(temporary(info.SnapshotId)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := lt.listSnapshots(); len(all) != 1 || !all[0].Incomplete {
+				t.Errorf("listed %+v", all)
+			}
+			if err := lt.tryClone(sourcetest.Volume(2), sourcetest.VolumeSize, storage.Origin{SnapshotId: info.SnapshotId}, nil); err == nil {
+				t.Error("made a volume from an incomplete snapshot")
+			}
+			if err := lt.TryDestroy(tag); err != nil {
+				t.Fatal(err)
+			}
+			remove(lt, tags, info.SnapshotId)
+			lt.CheckNothingLeft()
+		})
+	}
+}
+
 // A snapshot moves with its directory, goes to the trash, and is purged.
 func TestLoopSnapshotInMovedDirectory(t *testing.T) {
 	lt := newLoopTest(t)

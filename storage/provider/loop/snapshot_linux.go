@@ -92,8 +92,14 @@ func (c *copyCall) createSnapshot(p storage.VolumeSnapshotParams) (storage.Snaps
 	if err != nil {
 		return none, errors.Trace(err)
 	}
+	done, err := c.snapshots.finishCopy(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
 	creation := c.snapshots.BeginCreation(id)
-	err = c.ensureSnapshot(id, p)
+	if !done {
+		err = c.makeSnapshot(id, p)
+	}
 	if err == nil {
 		_, err = c.snapshots.describe(id)
 	}
@@ -107,11 +113,8 @@ func (c *copyCall) createSnapshot(p storage.VolumeSnapshotParams) (storage.Snaps
 	return storage.SnapshotInfo{SnapshotId: id, Size: rec.Size >> 20, TakenAt: rec.TakenAt}, nil
 }
 
-// ensureSnapshot completes a snapshot, whatever state an earlier call has left it in.
-func (c *copyCall) ensureSnapshot(id string, p storage.VolumeSnapshotParams) error {
-	if done, err := c.snapshots.finishCopy(id); done || err != nil {
-		return errors.Trace(err)
-	}
+// makeSnapshot makes a snapshot. Nothing of it must exist.
+func (c *copyCall) makeSnapshot(id string, p storage.VolumeSnapshotParams) error {
 	limit, err := parseFreezeLimit(p.Attributes)
 	if err != nil {
 		return errors.Trace(err)
@@ -205,11 +208,17 @@ func (c *copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error
 	if want.Allocation, err = parseAllocation(p.Attributes); err != nil {
 		return none, errors.Trace(err)
 	}
+	done, err := c.volumes.finishCopy(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
 	var info storage.VolumeInfo
 	creation := c.volumes.BeginCreation(id)
 	err = c.volumes.probe()
-	if err == nil {
-		err = c.ensureClone(id, want, p.Origin, limit)
+	if err == nil && done {
+		err = c.volumes.ensure(id, want, nil)
+	} else if err == nil {
+		err = c.makeClone(id, want, p.Origin, limit)
 	}
 	if err == nil {
 		info, err = c.volumes.describe(id)
@@ -220,15 +229,8 @@ func (c *copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error
 	return info, nil
 }
 
-// ensureClone completes a volume that is made from another one or from a snapshot.
-func (c *copyCall) ensureClone(id string, want record, of storage.Origin, limit time.Duration) error {
-	done, err := c.volumes.finishCopy(id)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if done {
-		return errors.Trace(c.volumes.ensure(id, want, nil))
-	}
+// makeClone makes a volume from another one or from a snapshot.
+func (c *copyCall) makeClone(id string, want record, of storage.Origin, limit time.Duration) (err error) {
 	var from *origin
 	if of.SnapshotId != "" {
 		from, err = c.snapshots.openOrigin(of.SnapshotId)

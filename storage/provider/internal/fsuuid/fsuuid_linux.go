@@ -48,7 +48,7 @@ func Set(ctx context.Context, dev *os.File, fsType, id string) error {
 }
 
 func setExt4(ctx context.Context, dev *os.File, id string) error {
-	// tune2fs writes all checksums anew, and refuses a filesystem that was not checked since it
+	// tune2fs computes all checksums again, and refuses a filesystem that was not checked since it
 	// was last mounted. e2fsck also replays the journal, and completes an interrupted tune2fs.
 	err := tool(ctx, run.Program{Name: "e2fsck", Package: "e2fsprogs"}, dev, "-f", "-p")
 	var exit *run.Error

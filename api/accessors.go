@@ -86,7 +86,11 @@ func (a Accessors) VolumeAttachments(ids []params.MachineStorageId) ([]params.Vo
 	return bulk[params.VolumeAttachmentResult](a.client, "VolumeAttachments", ids)
 }
 func (a Accessors) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
-	return bulk[params.VolumeParamsResult](a.client, "VolumeParams", texts(tags))
+	results, err := bulk[params.VolumeParamsResult](a.client, "NewVolumeParams", texts(tags))
+	if errors.Is(err, errors.NotImplemented) { // an older server, whose volumes have no origins
+		results, err = bulk[params.VolumeParamsResult](a.client, "VolumeParams", texts(tags))
+	}
+	return results, err
 }
 func (a Accessors) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
 	return bulk[params.VolumeAttachmentParamsResult](a.client, "VolumeAttachmentParams", ids)

@@ -32,7 +32,8 @@ var methods = map[string]method{
 	"Volumes":                bulkTags(names.ParseVolumeTag, sp.VolumeAccessor.Volumes),
 	"VolumeBlockDevices":     bulk(sp.VolumeAccessor.VolumeBlockDevices),
 	"VolumeAttachments":      bulk(sp.VolumeAccessor.VolumeAttachments),
-	"VolumeParams":           bulkTags(names.ParseVolumeTag, sp.VolumeAccessor.VolumeParams),
+	"VolumeParams":           bulkTags(names.ParseVolumeTag, emptyVolumeParams),
+	"NewVolumeParams":        bulkTags(names.ParseVolumeTag, sp.VolumeAccessor.VolumeParams),
 	"VolumeAttachmentParams": bulk(sp.VolumeAccessor.VolumeAttachmentParams),
 	"RemoveVolumeParams":     bulkTags(names.ParseVolumeTag, sp.VolumeRemovalAccessor.RemoveVolumeParams),
 	"VolumeSizes":            bulkTags(names.ParseVolumeTag, sp.VolumeSizeAccessor.VolumeSizes),
@@ -90,6 +91,19 @@ var methods = map[string]method{
 	"UpdateMachineBlockDevices": write(each(func(u diskmanager.BlockDeviceUpdater, c agentwire.BlockDeviceChanges) error {
 		return u.UpdateMachineBlockDevices(c.Changed, c.Gone)
 	})),
+}
+
+// emptyVolumeParams returns the parameters of volumes for agents that ignore the origin of a volume: such
+// an agent would make an empty one.
+func emptyVolumeParams(volumes sp.VolumeAccessor, tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	results, err := volumes.VolumeParams(tags)
+	for i := range results {
+		if results[i].Result.Origin != nil {
+			refused := errors.NewNotSupported(nil, "the agent of the machine cannot make volumes with the contents of others: install the version of the server")
+			results[i] = params.VolumeParamsResult{Error: params.ServerError(refused)}
+		}
+	}
+	return results, err
 }
 
 // SpaceSetter is an optional capability of an agent's accessors.

@@ -49,6 +49,15 @@ type VolumeParams struct {
 
 	// Pool is the volume's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
+
+	// Origin says whose contents the volume gets; nil for an empty volume.
+	Origin *VolumeOrigin `json:"origin,omitempty"`
+}
+
+// VolumeOrigin is a snapshot or a volume of the same provider. One of its fields is set.
+type VolumeOrigin struct {
+	SnapshotId string `json:"snapshot-id,omitempty"`
+	VolumeId   string `json:"volume-id,omitempty"`
 }
 
 // RemoveVolumeParams describes a volume to destroy or release.

@@ -133,6 +133,40 @@ func parseXFS(device []byte) (Superblock, bool) {
 	return Superblock{Type: "xfs", UUID: formatUUID(device[32:48]), Label: formatLabel(device[108:120])}, true
 }
 
+// FilesystemSize returns the size in bytes of the ext2, ext3, ext4, xfs or btrfs filesystem that
+// begins at offset 0: the part of the device that it uses. It returns 0 if there is none.
+func FilesystemSize(device io.ReaderAt) (int64, error) {
+	found, err := ReadFilesystem(device)
+	if err != nil {
+		return 0, err
+	}
+	at := int64(extOffset)
+	switch found.Type {
+	case "":
+		return 0, nil
+	case "xfs":
+		at = 0
+	case "btrfs":
+		at = btrfsOffset
+	}
+	sb, err := read(device, at, blockSize)
+	if err != nil {
+		return 0, err
+	}
+	switch found.Type {
+	case "xfs":
+		return int64(binary.BigEndian.Uint64(sb[8:]) * uint64(binary.BigEndian.Uint32(sb[4:]))), nil
+	case "btrfs":
+		return int64(binary.LittleEndian.Uint64(sb[0x70:])), nil
+	}
+	const wide = 0x80 // incompatible feature: numbers of blocks have 64 bits
+	blocks := uint64(binary.LittleEndian.Uint32(sb[0x4:]))
+	if binary.LittleEndian.Uint32(sb[0x60:])&wide != 0 {
+		blocks |= uint64(binary.LittleEndian.Uint32(sb[0x150:])) << 32
+	}
+	return int64(blocks << (10 + binary.LittleEndian.Uint32(sb[0x18:])%16)), nil
+}
+
 // ParseBtrfs reads a superblock of btrfs, or a copy of it. It follows struct btrfs_super_block
 // in include/uapi/linux/btrfs_tree.h of the kernel.
 func ParseBtrfs(sb []byte) (Superblock, bool) {

@@ -274,6 +274,32 @@ func (s *volumesSuite) TestVolumeCreatedUnattached(c *gc.C) {
 	c.Check(attached[0].VolumeId, gc.Equals, "vol-0")
 }
 
+// A volume with an origin is created with its contents, in a call of its own.
+func (s *volumesSuite) TestVolumeWithOrigin(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	s.startEnviron(c)
+	s.volumesChanged(c, "1")
+	calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")
+
+	copied := volumeParams("2", "dynamic")
+	copied.Origin = &params.VolumeOrigin{VolumeId: "vol-1"}
+	s.state.AddVolume(copied)
+	lost := volumeParams("3", "dynamic")
+	lost.Origin = &params.VolumeOrigin{SnapshotId: "none"}
+	s.state.AddVolume(lost)
+	for _, id := range []string{"2", "3"} {
+		s.addVolumeAttachment("machine-0", id, "dynamic")
+	}
+	s.addVolumeOn("machine-0", "4", "dynamic")
+	s.volumesChanged(c, "2", "3", "4")
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.DeepEquals, []storage.VolumeParams{wantedVolume("4")})
+	c.Check(calls.NextArgs[[]storage.VolumeCloneParams](c, s.Journal, "CloneVolumes"), jc.SameContents, []storage.VolumeCloneParams{
+		{VolumeParams: wantedVolume("2"), Origin: storage.Origin{Id: "vol-1"}},
+		{VolumeParams: wantedVolume("3"), Origin: storage.Origin{SnapshotId: "none"}},
+	})
+}
+
 // Behaviour 12: a volume that is wanted on a unit is not created.
 func (s *volumesSuite) TestUnitVolumeNotCreated(c *gc.C) {
 	s.startEnviron(c)

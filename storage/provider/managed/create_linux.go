@@ -85,9 +85,12 @@ func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choic
 			Volume:    p.Volume.String(),
 			Ownership: object.Ownership{ResourceTags: p.ResourceTags},
 		}}
-		if choice.UUID != "" {
+		switch {
+		case choice.UUID != "":
 			err = f.adopt(choice)
-		} else {
+		case choice.Copied:
+			err = f.adoptCopy(choice)
+		default:
 			err = f.makeNew(choice)
 		}
 		return f.info(), f.formatted, errors.Trace(err)

@@ -35,7 +35,7 @@ func (t *managedTest) tryResize(size int64) (*storage.FilesystemInfo, error) {
 		t.Fatal("the source does not resize filesystems")
 	}
 	results, err := resizer.ResizeFilesystems(t.CallContext(), []storage.FilesystemResizeParams{{
-		Tag: sourcetest.ManagedTag, FilesystemId: sourcetest.ManagedID, Size: uint64(size) >> 20,
+		Tag: sourcetest.ManagedTag, FilesystemId: t.ID(), Size: uint64(size) >> 20,
 	}})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %v, %v", results, err)
@@ -52,7 +52,7 @@ func (t *managedTest) resize(size int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (storage.FilesystemInfo{FilesystemId: sourcetest.ManagedID, Size: uint64(size) >> 20}); *got != want {
+	if want := (storage.FilesystemInfo{FilesystemId: t.ID(), Size: uint64(size) >> 20}); *got != want {
 		t.Errorf("got %+v, want %+v", *got, want)
 	}
 }

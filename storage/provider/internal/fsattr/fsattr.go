@@ -23,6 +23,9 @@ const (
 	// UUID is an attribute of filesystems only: a filesystem with this UUID is already on the
 	// volume.
 	UUID = "uuid"
+	// Copied is an attribute of filesystems only. If it is true, the volume has a copy of another
+	// filesystem, with the UUID of the original.
+	Copied = "copied"
 )
 
 // OfPools returns the names of the attributes of pools of volumes.
@@ -31,13 +34,15 @@ func OfPools() []string { return []string{Type, MkfsOptions, MountOptions} }
 // Choice is what the attributes choose.
 type Choice struct {
 	Type mkfs.Type
-	// AnyType means that the filesystem with the UUID may be of any type.
+	// AnyType means that the filesystem that exists may be of any type.
 	AnyType bool
 	// Mkfs and Mount are options as the user wrote them. They have been checked, except for
 	// Mount if AnyType is set.
 	Mkfs, Mount string
 	// UUID, if not empty, is the UUID of the filesystem to take over.
 	UUID string
+	// Copied says that the volume has a copy of a filesystem.
+	Copied bool
 
 	chosen []options.Choice
 }
@@ -46,11 +51,14 @@ type Choice struct {
 // filesystem that exists already fits, however small the device is. The error satisfies
 // errors.IsNotValid.
 func (c Choice) CheckSize(size uint64) error {
-	if c.UUID != "" {
+	if c.exists() {
 		return nil
 	}
 	return c.Type.CheckSize(size, c.chosen)
 }
+
+// exists reports whether the filesystem exists already.
+func (c Choice) exists() bool { return c.UUID != "" || c.Copied }
 
 // LeastSize returns the size in MiB of the smallest device on which the filesystem can be made.
 func (c Choice) LeastSize() uint64 { return c.Type.LeastSize(c.chosen) }
@@ -66,6 +74,13 @@ func Parse(attrs map[string]any) (Choice, error) {
 	if c.UUID, err = parseUUID(attrs); err != nil {
 		return Choice{}, errors.Trace(err)
 	}
+	switch copied := attrs[Copied].(type) {
+	case nil:
+	case bool:
+		c.Copied = copied
+	default:
+		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %v is neither true nor false", Copied, copied))
+	}
 	if c.Mount, err = text(attrs, MountOptions); err != nil {
 		return Choice{}, errors.Trace(err)
 	}
@@ -73,12 +88,12 @@ func Parse(attrs map[string]any) (Choice, error) {
 		return Choice{}, errors.Trace(err)
 	}
 	// An existing filesystem is not made, so the pool's mkfs options do not matter.
-	if c.UUID == "" {
+	if !c.exists() {
 		if c.chosen, err = c.Type.ParseOptions(c.Mkfs); err != nil {
 			return Choice{}, errors.Annotatef(err, "attribute %q", MkfsOptions)
 		}
 	}
-	c.AnyType = c.UUID != "" && (attrs[Type] == nil || attrs[Type] == "")
+	c.AnyType = c.exists() && (attrs[Type] == nil || attrs[Type] == "")
 	if c.AnyType {
 		return c, nil
 	}
@@ -114,8 +129,10 @@ func ParseMount(fsType string, attrs map[string]any) (string, error) {
 // ParsePool reads the attributes of a pool, which apply to the filesystems made on its
 // volumes, as Parse does.
 func ParsePool(attrs map[string]any) (Choice, error) {
-	if _, ok := attrs[UUID]; ok {
-		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is allowed for a filesystem, not for a pool", UUID))
+	for _, name := range []string{UUID, Copied} {
+		if _, ok := attrs[name]; ok {
+			return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is allowed for a filesystem, not for a pool", name))
+		}
 	}
 	return Parse(attrs)
 }

@@ -54,6 +54,8 @@ type ManagedTest struct {
 	Consents map[names.VolumeTag]storage.FormatConsent
 	// Attributes are the attributes of the filesystem, except its type.
 	Attributes map[string]any
+	// Tags are the resource tags of the filesystem.
+	Tags map[string]string
 }
 
 // NewManagedTest returns a ManagedTest. When the test ends, it checks that no mount, open file
@@ -145,12 +147,20 @@ func (t *ManagedTest) TryCreate(fs string) (*storage.Filesystem, error) {
 	attributes := map[string]any{"fs": fs}
 	maps.Copy(attributes, t.Attributes)
 	results, err := t.Source().CreateFilesystems(t.CallContext(), []storage.FilesystemParams{{
-		Tag: ManagedTag, Volume: ManagedVolume, Attributes: attributes,
+		Tag: ManagedTag, Volume: ManagedVolume, Attributes: attributes, ResourceTags: t.Tags,
 	}})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %v, %v", results, err)
 	}
 	return results[0].Filesystem, results[0].Error
+}
+
+// ID returns the ID of the filesystem.
+func (t *ManagedTest) ID() string {
+	if id := t.Tags[storage.EntityUUIDTag]; id != "" {
+		return ManagedID + "-" + id
+	}
+	return ManagedID
 }
 
 func (t *ManagedTest) Create(fs string) {
@@ -166,7 +176,7 @@ func (t *ManagedTest) Attachment(readOnly bool) storage.FilesystemAttachmentPara
 	return storage.FilesystemAttachmentParams{
 		AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0"), ReadOnly: readOnly},
 		Filesystem:       ManagedTag,
-		FilesystemId:     ManagedID,
+		FilesystemId:     t.ID(),
 		Path:             t.Path(),
 	}
 }
@@ -217,7 +227,7 @@ func (t *ManagedTest) Detach() {
 
 func (t *ManagedTest) TryDestroy() error {
 	t.Helper()
-	results, err := t.Source().DestroyFilesystems(t.CallContext(), []string{ManagedID})
+	results, err := t.Source().DestroyFilesystems(t.CallContext(), []string{t.ID()})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %v, %v", results, err)
 	}

@@ -84,6 +84,7 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 // and the attachment, if the volume is to be attached.
 type volumeCreation struct {
 	params     storage.VolumeParams
+	origin     *storage.Origin // nil for an empty volume
 	attached   bool
 	attachment storage.AttachmentParams
 }
@@ -97,6 +98,9 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 			Attributes:   p.Attributes,
 			ResourceTags: p.Tags,
 		}}
+		if p.Origin != nil {
+			args.origin = &storage.Origin{SnapshotId: p.Origin.SnapshotId, Id: p.Origin.VolumeId}
+		}
 		switch {
 		case p.Attachment != nil:
 			if err := checkAttachmentParams(f, p.Attachment.VolumeTag, p.Attachment.Provider, p.Provider); err != nil {

@@ -48,10 +48,41 @@ type volumeOperations struct {
 }
 
 func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
-	return create(call, items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
-		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-			return o.source.CreateVolumes(call.Ctx, args)
-		},
+	empty, copied := make([]bool, len(items)), make([]bool, len(items))
+	origins := make(map[names.VolumeTag]storage.Origin)
+	for i := range items {
+		origin := items[i].Args.(volumeCreation).origin
+		empty[i], copied[i] = origin == nil, origin != nil
+		if origin != nil {
+			origins[items[i].Tag().(names.VolumeTag)] = *origin
+		}
+	}
+	results := o.createWith(call, selected(items, empty), true, func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+		return o.source.CreateVolumes(call.Ctx, args)
+	})
+	if len(origins) == 0 {
+		return results
+	}
+	cloner, ok := o.source.(storage.VolumeCloner)
+	if !ok {
+		failed := FailAll(selected(items, copied), storage.Permanent(errors.NewNotSupported(nil, "the provider cannot make volumes with the contents of others")))
+		MarkUntried(failed)
+		return append(results, failed...)
+	}
+	return append(results, o.createWith(call, selected(items, copied), false, func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+		clones := make([]storage.VolumeCloneParams, len(args))
+		for i, p := range args {
+			clones[i] = storage.VolumeCloneParams{VolumeParams: p, Origin: origins[p.Tag]}
+		}
+		return cloner.CloneVolumes(call.Ctx, clones)
+	})...)
+}
+
+// createWith creates volumes, empty ones or copies, with a call of the source.
+func (o volumeOperations) createWith(
+	call Call, items []plan.Item, empty bool, source func([]storage.VolumeParams) ([]storage.CreateVolumesResult, error),
+) []plan.Result {
+	return create(call, items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams, source,
 		func(p storage.VolumeParams, r storage.CreateVolumesResult) plan.Result {
 			if r.Error != nil || r.Volume == nil {
 				return plan.Result{Err: errorOrMissing(r.Error, "volume")}
@@ -60,7 +91,7 @@ func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
 				return unknownResult(err)
 			}
 			wire := volumeInfoOnWire(r.Volume.VolumeInfo)
-			wire.New = o.isNew(call, p.Tag, r.Volume.VolumeId)
+			wire.New = empty && o.isNew(call, p.Tag, r.Volume.VolumeId)
 			result := plan.Result{ID: r.Volume.VolumeId, Info: wire, Size: r.Volume.Size}
 			if a := r.VolumeAttachment; a != nil {
 				machine := a.Machine

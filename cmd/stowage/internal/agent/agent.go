@@ -18,6 +18,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
@@ -40,25 +41,11 @@ type Config struct {
 	// Manager makes the agent an environment manager too: it makes and attaches the
 	// environment's storage.
 	Manager bool
-	// CSI, if not nil, makes the agent a CSI driver.
-	CSI *CSI
+	// CSI, if not nil, makes the agent a CSI driver. The machine of an agent has the same tag in each
+	// state, so the name of the machine is that which identifies it among others.
+	CSI *csi.Settings
 	// Spec, if not nil, is applied before anything starts.
 	Spec *user.ApplyArgs
-}
-
-// CSI is how an agent serves CSI.
-type CSI struct {
-	// SocketPath is the path of the socket.
-	SocketPath string
-	// Pool is the pool of volumes for which none is named. Empty: [csi.DefaultPool].
-	Pool string
-	// Machine is the name of the machine, as a node and in topologies. The machine of an agent has the
-	// same tag in each state, so this name identifies it among others. Required.
-	Machine string
-	// ExpandOnNodes leaves expanding volumes to the node service.
-	ExpandOnNodes bool
-	// Version is the version of the driver.
-	Version string
 }
 
 // Validate returns an error that names the field that is not valid.

@@ -6,14 +6,9 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 )
 
-// csiWay is the way in of storage that is asked for through CSI.
-const csiWay = "csi"
-
 func (a *Agent) startCSI() (worker.Worker, error) {
-	machine := a.config.CSI.Machine
-	volumes := a.Asked(csiWay, machine)
+	volumes := a.Asked(csi.Way, a.config.CSI.Machine)
 	return csi.NewServer(csi.Config{
-		Path: a.config.CSI.SocketPath, Controller: volumes, Node: volumes, NodeID: machine, Machine: machine,
-		Pool: a.config.CSI.Pool, ExpandOnNodes: a.config.CSI.ExpandOnNodes, Version: a.config.CSI.Version, Ready: a.Ready, Clock: a.config.Clock, Logger: a.config.Logger,
+		Settings: *a.config.CSI, Controller: volumes, Node: volumes, Ready: a.Ready, Clock: a.config.Clock, Logger: a.config.Logger,
 	})
 }

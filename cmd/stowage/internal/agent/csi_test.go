@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
+	driver "github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 )
 
 // An agent that serves CSI makes and removes volumes of its pools, and does not serve longer than it runs.
@@ -24,7 +25,7 @@ func TestAgentServesCSI(t *testing.T) {
 	defer os.RemoveAll(dir)
 	m := &memory{}
 	c := config(t, filepath.Join(dir, "data"), m)
-	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock"), Pool: "memory", Machine: "web"}
+	c.CSI = &driver.Settings{SocketPath: filepath.Join(dir, "csi.sock"), Pool: "memory", Machine: "web"}
 	a, stop := start(t, c)
 	conn, err := grpc.NewClient("unix://"+c.CSI.SocketPath, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
@@ -70,7 +71,7 @@ func TestTakenCSISocketIsRefused(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	c := config(t, filepath.Join(dir, "data"), &memory{})
-	c.CSI = &agent.CSI{SocketPath: filepath.Join(dir, "csi.sock"), Machine: "web"}
+	c.CSI = &driver.Settings{SocketPath: filepath.Join(dir, "csi.sock"), Machine: "web"}
 	other, err := net.Listen("unix", c.CSI.SocketPath)
 	if err != nil {
 		t.Fatal(err)

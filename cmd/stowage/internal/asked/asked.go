@@ -59,8 +59,9 @@ type Volume struct {
 
 	Life   life.Value
 	Status status.Status
-	// Message says why the last attempt of something has failed, or is a remark.
-	Message string
+	// Message says why the last attempt of something has failed, or is a remark. Absence says that the
+	// machine that has to do something for the volume is not connected; empty if it is.
+	Message, Absence string
 
 	// AttachedTo is the machine to which the volume is attached, or is to be attached, or from which it
 	// is being detached; empty for no machine. Detaching says that it is the last of these.
@@ -78,8 +79,12 @@ func (v *Volume) IsAttached() bool {
 // IsDetached reports whether the volume is attached to no machine, and is not to be.
 func (v *Volume) IsDetached() bool { return v.AttachedTo == "" && !v.Detaching }
 
-// Problem returns why the volume is not as wanted: what has failed. Empty: nothing has.
+// Problem returns why the volume is not as wanted: what has failed, or who is absent. Empty: nothing has
+// failed, and nobody is.
 func (v *Volume) Problem() string {
+	if v.Absence != "" {
+		return v.Absence
+	}
 	switch v.Status {
 	case status.Attached, status.Detached:
 		if !v.CannotGrow() {

@@ -94,6 +94,9 @@ func (a *Asked) volume(s *state.Storage) (asked.Volume, error) {
 	if len(s.Attachments) > 0 {
 		v.AttachedTo, v.Detaching = a.nameOf(s.Attachments[0].Machine), s.Attachments[0].Life != life.Alive
 	}
+	if machine, ok := workerOf(s); ok {
+		v.Absence = a.backend.absence(machine)
+	}
 	if s.Volume == nil {
 		v.Provisioned = s.Filesystem.ProviderID != ""
 		return v, nil
@@ -112,6 +115,15 @@ func (a *Asked) volume(s *state.Storage) (asked.Volume, error) {
 		v.GrowsAttached = v.SizeMiB < v.WantedMiB && size >= v.WantedMiB
 	}
 	return v, nil
+}
+
+// workerOf returns the machine whose agent does what is to be done for storage. Storage of the environment
+// that is not attached has no such machine.
+func workerOf(s *state.Storage) (names.MachineTag, bool) {
+	if len(s.Attachments) > 0 {
+		return s.Attachments[0].Machine, true
+	}
+	return converge.BoundMachine(s)
 }
 
 // isDetached reports whether storage without an attachment is not being detached any more.

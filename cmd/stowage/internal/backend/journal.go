@@ -120,7 +120,7 @@ func (b *Backend) Close() {
 	}
 }
 
-const errStopped = errors.ConstError("the agent is stopping")
+const errStopped = errors.ConstError("stowage is stopping")
 
 // stop stops a watcher. It ignores the error, which is reported when the channel closes.
 func stop(w worker.Worker) {

@@ -192,7 +192,7 @@ that runs as root on this machine makes volumes here and uses them.`,
 	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at the start")
 	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
 	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
-	flags.csi.addTo(cmd)
+	flags.csi.addAll(cmd)
 	return cmd
 }
 

@@ -65,6 +65,18 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 			t.Errorf("%q: exit status %d, stderr\n%swant 2,\n%s", test.args, r.code, r.stderr, want)
 		}
 	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"server", "--listen", "127.0.0.1:0", "--csi-pool", "fast"}, "--csi-pool without --csi-endpoint has no effect: add --csi-endpoint, or leave it out"},
+		{[]string{"server", "--listen", "127.0.0.1:0", "--csi-endpoint", socket}, `--csi-endpoint "` + socket + `": it is the control socket: choose another path`},
+	} {
+		r := m.run(t.Context(), test.args...)
+		if want := "stowage: " + test.want + "\n"; r.code != 2 || r.stderr != want {
+			t.Errorf("%q: exit status %d, stderr\n%swant 2,\n%s", test.args, r.code, r.stderr, want)
+		}
+	}
 	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
 		t.Errorf("state.db: got %v, want that no agent has started", err)
 	}

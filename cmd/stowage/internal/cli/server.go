@@ -32,6 +32,7 @@ type serverFlags struct {
 	clusterReset     bool
 	restore          string
 	peerAddress      string
+	csi              csiFlags
 }
 
 func (c *common) serverCommand() *cobra.Command {
@@ -59,6 +60,10 @@ They reach each other at --peer-address. "stowage servers" lists them.
 
 With --etcd-endpoints, the state is in an etcd that you run, and the number of servers does not
 matter.
+
+With --csi-endpoint, the server is also the controller of a CSI driver, csi.stowage.io: an
+orchestrator that runs as root on the same machine makes volumes on all machines. Their
+agents serve the rest: see "stowage agent --help". Each of several servers can serve it.
 
 --cluster-reset makes a server that does not run the only one, after more than half of the
 servers were lost for good, and ends. With --restore it gets the state of a backup. The
@@ -95,6 +100,8 @@ only restores a backup: no server may run, and all can be started again.`,
 	cmd.Flags().StringSliceVar(&flags.join, "join", nil, "`URL` of another server of the cluster, or with the same state in etcd")
 	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the server joins the others ($STOWAGE_TOKEN)")
 	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
+	flags.csi.addEndpoint(cmd, "the controller of CSI", "server")
+	flags.csi.addPool(cmd)
 	cmd.MarkFlagsMutuallyExclusive("listen", "cluster-reset")
 	return cmd
 }
@@ -116,6 +123,10 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		return errors.WithType(err, errUsage)
 	}
 	dataDir, socket, err := c.paths()
+	if err != nil {
+		return err
+	}
+	csi, err := flags.csi.check(socket)
 	if err != nil {
 		return err
 	}
@@ -142,6 +153,7 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 		Absence:        flags.absence,
 		FenceProgram:   flags.fenceProgram,
 		FenceAfter:     flags.fenceAfter,
+		CSI:            csi,
 	})
 	if err != nil {
 		return err

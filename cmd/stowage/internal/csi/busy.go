@@ -6,7 +6,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// busy is the set of what calls are in hand for: volumes by ID, and names of volumes to make.
+// busy is the set of what calls of this process are in hand for: volumes by ID, and names of volumes to
+// make. Of several servers with one state, each has its own: the state lets only one of them make a volume
+// of a name, and their other calls ask it for what can be asked for twice.
 type busy struct {
 	mu  sync.Mutex
 	set map[string]bool

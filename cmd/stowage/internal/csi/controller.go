@@ -111,6 +111,9 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	switch {
 	case errors.Is(err, errors.NotFound):
 		v, err = c.create(ctx, request, machines)
+		if errors.Is(err, errors.AlreadyExists) {
+			return nil, fail(codes.Aborted, "volume %s: another server has just begun to make the volume of that name: repeat the call", request.Name)
+		}
 	case err == nil && v.Life != life.Alive:
 		return nil, fail(codes.Aborted, "volume %s: the volume of that name is still being removed: try again later", request.Name)
 	case err == nil:

@@ -52,7 +52,7 @@ func failure(err error, format string, args ...any) error {
 }
 
 // errStopping is the cause for which calls end when the server ends.
-const errStopping = errors.ConstError("the agent is stopping: repeat the call when it runs again")
+const errStopping = errors.ConstError("stowage is stopping: repeat the call when it runs again")
 
 // errFailing is the error of storage that does not get on.
 const errFailing = errors.ConstError("it is tried again")

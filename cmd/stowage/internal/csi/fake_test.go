@@ -31,6 +31,8 @@ type store struct {
 	panics bool
 	// retries counts the calls of Retry.
 	retries int
+	// overtaken makes another server make each volume first.
+	overtaken bool
 }
 
 func newStore() *store {
@@ -110,6 +112,8 @@ func (s *store) Create(_ context.Context, r asked.Request) (asked.Volume, error)
 		fs = "ext4"
 	}
 	switch {
+	case s.overtaken:
+		return asked.Volume{}, errors.AlreadyExistsf("volume %s", r.Name)
 	case r.Pool != "loop":
 		return asked.Volume{}, errors.NotFoundf("pool %q", r.Pool)
 	case r.LimitMiB < 2:

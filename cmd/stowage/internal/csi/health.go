@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -20,11 +21,13 @@ func messageOf(err error) string {
 func wireHealth(v *asked.Volume) *csi.VolumeHealth {
 	health := &csi.VolumeHealth{VolumeId: v.ID}
 	add := func(kind csi.VolumeHealthErrorType, reason string) {
-		health.HealthStatuses = append(health.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: kind, Reason: reason, Message: v.Message})
+		health.HealthStatuses = append(health.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: kind, Reason: reason, Message: cmp.Or(v.Message, v.Absence)})
 	}
 	switch {
 	case v.Status == corestatus.Error:
 		add(csi.VolumeHealthErrorType_INACCESSIBLE, "Failed")
+	case v.Absence != "":
+		add(csi.VolumeHealthErrorType_INACCESSIBLE, "Unreachable")
 	case v.CannotGrow():
 		add(csi.VolumeHealthErrorType_DEGRADED, "CannotGrow")
 	case v.Problem() != "":

@@ -43,7 +43,7 @@ func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 // Probe implements csi.IdentityServer.
 func (i *identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	if err := i.config.Ready(); err != nil {
-		return nil, fail(codes.FailedPrecondition, "the agent cannot work: %v", err)
+		return nil, fail(codes.FailedPrecondition, "stowage cannot work: %v", err)
 	}
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

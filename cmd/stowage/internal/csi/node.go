@@ -43,7 +43,7 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 
 // NodeGetInfo implements csi.NodeServer.
 func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: n.config.NodeID, AccessibleTopology: topologyOf(n.config.Machine)[0]}, nil
+	return &csi.NodeGetInfoResponse{NodeId: n.config.Machine, AccessibleTopology: topologyOf(n.config.Machine)[0]}, nil
 }
 
 // checkPath returns an error unless a path is absolute and clean.

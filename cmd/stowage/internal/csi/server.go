@@ -20,6 +20,9 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
+// Way is the way in of storage that is asked for through CSI.
+const Way = "csi"
+
 // DefaultPool is the pool of volumes for which no pool is named.
 const DefaultPool = "loop"
 
@@ -29,23 +32,29 @@ type Logger interface {
 	Errorf(format string, args ...any)
 }
 
-// Config configures a [Server].
-type Config struct {
-	// Path is that of the socket, see [ParseEndpoint].
-	Path string
-	// Controller is the storage of the controller service, and Node that of the node service. Nil: the
-	// service is not served. At least one is set.
-	Controller asked.Manager
-	Node       asked.Volumes
-	// NodeID and Machine identify the machine of the node service; Machine is its name in topologies.
-	NodeID, Machine string
+// Settings are what users choose of a [Config].
+type Settings struct {
+	// SocketPath is the path of the socket, see [ParseEndpoint]. Required.
+	SocketPath string
 	// Pool is the pool of volumes that name none. Empty: [DefaultPool].
 	Pool string
+	// Machine is the name of the machine of the node service: its node ID, and its name in topologies.
+	// Required with a node service.
+	Machine string
 	// ExpandOnNodes leaves expanding volumes to the node service: the controller service that an
 	// orchestrator asks may be that of another machine.
 	ExpandOnNodes bool
 	// Version is the version of the driver. Empty: "unknown".
 	Version string
+}
+
+// Config configures a [Server].
+type Config struct {
+	Settings
+	// Controller is the storage of the controller service, and Node that of the node service. Nil: the
+	// service is not served. At least one is set.
+	Controller asked.Manager
+	Node       asked.Volumes
 	// Ready returns an error if the process cannot do its work at the moment. Nil: it always can.
 	Ready func() error
 	// Clock and Logger are required.
@@ -56,12 +65,12 @@ type Config struct {
 // Validate returns an error that names the field that is not valid.
 func (c Config) Validate() error {
 	switch {
-	case c.Path == "":
-		return errors.NotValidf("empty Path")
+	case c.SocketPath == "":
+		return errors.NotValidf("empty SocketPath")
 	case c.Controller == nil && c.Node == nil:
 		return errors.NotValidf("nil Controller and Node")
-	case c.Node != nil && (c.NodeID == "" || c.Machine == ""):
-		return errors.NotValidf("empty NodeID or Machine")
+	case c.Node != nil && c.Machine == "":
+		return errors.NotValidf("empty Machine")
 	case c.Clock == nil:
 		return errors.NotValidf("nil Clock")
 	case c.Logger == nil:
@@ -95,7 +104,7 @@ func NewServer(config Config) (*Server, error) {
 	if config.Ready == nil {
 		config.Ready = func() error { return nil }
 	}
-	listener, err := control.Listen(config.Path)
+	listener, err := control.Listen(config.SocketPath)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -118,7 +127,7 @@ func NewServer(config Config) (*Server, error) {
 			s.stop()
 			return nil
 		})
-		return errors.Annotatef(s.serve(listener), "serving CSI on %s", config.Path)
+		return errors.Annotatef(s.serve(listener), "serving CSI on %s", config.SocketPath)
 	})
 	return s, nil
 }
@@ -167,7 +176,7 @@ func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.config.Logger.Errorf("panic in %s: %v\n%s", name, cause, debug.Stack())
-			response, err = nil, fail(codes.Internal, "%s: panic: %v: see the log of the agent", name, cause)
+			response, err = nil, fail(codes.Internal, "%s: panic: %v: see the log of stowage", name, cause)
 		}
 		switch code := status.Code(err); code {
 		case codes.OK, codes.Unimplemented:

@@ -45,7 +45,7 @@ func newFixture(t *testing.T, change ...func(*csi.Config)) *fixture {
 	}
 	f := &fixture{T: t, store: newStore(), clock: clocktest.New(), logger: &logger{}, socket: filepath.Join(dir, "s")}
 	config := csi.Config{
-		Path: f.socket, Controller: f.store, Node: f.store, NodeID: "machine-0", Machine: "here", Clock: f.clock, Logger: f.logger,
+		Settings: csi.Settings{SocketPath: f.socket, Machine: "here"}, Controller: f.store, Node: f.store, Clock: f.clock, Logger: f.logger,
 	}
 	for _, change := range change {
 		change(&config)
@@ -139,17 +139,16 @@ func TestParseEndpoint(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	valid := csi.Config{Path: "/s", Node: newStore(), NodeID: "n", Machine: "m", Clock: clocktest.New(), Logger: &logger{}}
+	valid := csi.Config{Settings: csi.Settings{SocketPath: "/s", Machine: "m"}, Node: newStore(), Clock: clocktest.New(), Logger: &logger{}}
 	if err := valid.Validate(); err != nil {
 		t.Error(err)
 	}
 	for field, change := range map[string]func(*csi.Config){
-		"Path":    func(c *csi.Config) { c.Path = "" },
-		"Node":    func(c *csi.Config) { c.Node = nil },
-		"NodeID":  func(c *csi.Config) { c.NodeID = "" },
-		"Machine": func(c *csi.Config) { c.Machine = "" },
-		"Clock":   func(c *csi.Config) { c.Clock = nil },
-		"Logger":  func(c *csi.Config) { c.Logger = nil },
+		"SocketPath": func(c *csi.Config) { c.SocketPath = "" },
+		"Node":       func(c *csi.Config) { c.Node = nil },
+		"Machine":    func(c *csi.Config) { c.Machine = "" },
+		"Clock":      func(c *csi.Config) { c.Clock = nil },
+		"Logger":     func(c *csi.Config) { c.Logger = nil },
 	} {
 		config := valid
 		change(&config)
@@ -167,7 +166,7 @@ func TestSocket(t *testing.T) {
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Errorf("the socket is %v, %v", info.Mode(), err)
 	}
-	config := csi.Config{Path: f.socket, Controller: f.store, Clock: f.clock, Logger: f.logger}
+	config := csi.Config{Settings: csi.Settings{SocketPath: f.socket}, Controller: f.store, Clock: f.clock, Logger: f.logger}
 	if _, err := csi.NewServer(config); err == nil || !strings.Contains(err.Error(), f.socket) {
 		t.Errorf("a second server: %v", err)
 	}
@@ -218,7 +217,7 @@ func TestServices(t *testing.T) {
 				t.Errorf("listing volumes: %v", err)
 			}
 			info, err := f.node.NodeGetInfo(t.Context(), &spec.NodeGetInfoRequest{})
-			if (err == nil) != test.node || test.node && (info.GetNodeId() != "machine-0" || info.GetAccessibleTopology().GetSegments()["stowage.io/machine"] != "here") {
+			if (err == nil) != test.node || test.node && (info.GetNodeId() != "here" || info.GetAccessibleTopology().GetSegments()["stowage.io/machine"] != "here") {
 				t.Errorf("the node is %v, %v", info, err)
 			}
 		})
@@ -301,6 +300,38 @@ func TestCallsForOneVolumeExcludeEachOther(t *testing.T) {
 	}
 }
 
+// Of two servers that are asked to make a volume of one name, the second says that it is in hand.
+func TestAnotherServerMakesTheVolume(t *testing.T) {
+	f := newFixture(t)
+	f.store.overtaken = true
+	_, err := f.controller.CreateVolume(t.Context(), request("a"))
+	wantCode(t, err, codes.Aborted, "another server")
+}
+
+// A volume whose machine is not connected is not waited for: the caller is told to try again.
+func TestAbsentMachine(t *testing.T) {
+	f := newFixture(t)
+	id := f.create("a").GetVolumeId()
+	if err := f.store.change(id, func(v *asked.Volume) { v.Absence = "machine here is not connected" }); err != nil {
+		t.Fatal(err)
+	}
+	f.store.hold(true, "")
+	ended := make(chan error)
+	go func() {
+		_, err := f.controller.ControllerExpandVolume(context.Background(), &spec.ControllerExpandVolumeRequest{
+			VolumeId: id, CapacityRange: &spec.CapacityRange{RequiredBytes: 128 * mib},
+		})
+		ended <- err
+	}()
+	<-f.store.waiting
+	f.clock.Step(t, 5*time.Second, 1)
+	wantCode(t, <-ended, codes.Unavailable, "machine here is not connected")
+	health, err := f.controller.ControllerGetVolumeHealth(t.Context(), &spec.ControllerGetVolumeHealthRequest{VolumeId: id})
+	if all := health.GetVolumeHealth().GetHealthStatuses(); err != nil || len(all) != 1 || all[0].GetReason() != "Unreachable" || all[0].GetMessage() == "" {
+		t.Errorf("health %v, %v", health, err)
+	}
+}
+
 // A call ends when its caller gives up, and when the agent stops, and what it has asked for stays.
 func TestCallsEnd(t *testing.T) {
 	f := newFixture(t)
@@ -320,7 +351,7 @@ func TestCallsEnd(t *testing.T) {
 	}()
 	<-f.store.waiting
 	f.stop()
-	wantCode(t, <-ended, codes.Unavailable, "the agent is stopping")
+	wantCode(t, <-ended, codes.Unavailable, "stowage is stopping")
 	if _, err := f.store.Volume(id); err != nil {
 		t.Error(err)
 	}

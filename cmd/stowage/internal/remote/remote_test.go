@@ -54,6 +54,7 @@ type site struct {
 	server       *server.Server
 	fenceProgram string
 	absence      time.Duration
+	csi          bool // the server and its agents serve CSI
 	clock        clock.Clock
 	t            testing.TB
 	dir          string
@@ -100,7 +101,7 @@ func (s *site) start() {
 	s.t.Helper()
 	w, err := server.New(s.t.Context(), server.Config{
 		Config: s.config("server"), DataDir: filepath.Join(s.dir, "server"), SocketPath: filepath.Join(s.dir, "s"), Listen: s.address,
-		FenceProgram: s.fenceProgram, Absence: s.absence,
+		FenceProgram: s.fenceProgram, Absence: s.absence, CSI: s.csiOf("server"),
 	})
 	s.must(err)
 	s.address, s.server = w.Address(), w

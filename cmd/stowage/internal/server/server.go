@@ -31,6 +31,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/trust"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/backend"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/member"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
@@ -70,6 +71,8 @@ type Config struct {
 	// FenceAfter is how long a machine may be unreachable before the program is run without a user's
 	// request. Zero: it is run only on request.
 	FenceAfter time.Duration
+	// CSI, if not nil, makes the server the controller of a CSI driver for all machines.
+	CSI *csi.Settings
 	// Absence is how long an agent may be without a connection before its machine counts as
 	// unreachable. Zero: 40 seconds.
 	Absence time.Duration
@@ -82,6 +85,10 @@ func (c Config) Validate() error {
 		return errors.NotValidf("DataDir %q, which is not absolute,", c.DataDir)
 	case c.SocketPath == "":
 		return errors.NotValidf("empty SocketPath")
+	case c.CSI != nil && c.CSI.SocketPath == "":
+		return errors.NotValidf("empty CSI.SocketPath")
+	case c.CSI != nil && c.CSI.SocketPath == c.SocketPath:
+		return errors.NotValidf("CSI.SocketPath that is SocketPath, too")
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return errors.NewNotValid(nil, "the address to listen on: "+err.Error())
@@ -174,6 +181,11 @@ func prepare(dir datadir.Dir) error {
 func (s *Server) start(ctx context.Context) error {
 	if err := control.CheckSocket(s.config.SocketPath); err != nil {
 		return errors.Trace(err)
+	}
+	if s.config.CSI != nil {
+		if err := control.CheckSocket(s.config.CSI.SocketPath); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if err := s.openState(); err != nil {
 		return errors.Trace(err)
@@ -294,6 +306,7 @@ const (
 	otherServers       = "other-servers"
 	schemaRaising      = "schema"
 	etcdOwn            = "etcd"
+	csiServer          = "csi"
 )
 
 func (s *Server) manifolds() (dependency.Manifolds, error) {
@@ -315,6 +328,9 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 		if p.member != nil {
 			manifolds[etcdOwn] = process.Start(p.awaitMember)
 		}
+	}
+	if s.config.CSI != nil {
+		manifolds[csiServer] = process.Start(s.startCSI)
 	}
 	if s.config.FenceAfter > 0 {
 		manifolds[machineFencer] = process.Start(s.startFencer)

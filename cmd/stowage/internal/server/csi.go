@@ -1,0 +1,15 @@
+package server
+
+import (
+	"github.com/juju/worker/v4"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
+)
+
+// startCSI starts the controller of a CSI driver. Each of several servers may have one: the state is the
+// same.
+func (s *Server) startCSI() (worker.Worker, error) {
+	return csi.NewServer(csi.Config{
+		Settings: *s.config.CSI, Controller: s.backend.Asked(csi.Way, ""), Ready: s.ready, Clock: s.config.Clock, Logger: s.config.Logger,
+	})
+}

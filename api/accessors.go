@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/juju/errors"
@@ -292,15 +293,15 @@ func write[A any](c *Client, method string, args []A) (first error) {
 }
 
 func watchNotices(c *Client, method string, args ...string) (changer[struct{}], error) {
-	return startWatch(c, method, args, mergeNotices)
+	return startWatch(context.Background(), c, method, args, mergeNotices)
 }
 
 func watchIDs[T comparable](c *Client, method string) (changer[[]T], error) {
-	return startWatch(c, method, nil, mergeIDs[T]())
+	return startWatch(context.Background(), c, method, nil, mergeIDs[T]())
 }
 
 func watchRequests(c *Client, method string) (changer[[]string], error) {
-	return startWatch(c, method, nil, mergeRequests)
+	return startWatch(context.Background(), c, method, nil, mergeRequests)
 }
 
 // replace makes a call without results, which cannot be split.

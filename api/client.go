@@ -43,6 +43,10 @@ const errForbidden = errors.ConstError("forbidden")
 // ErrClosed is the error of calls and watchers of a client that has been closed.
 const ErrClosed = errors.ConstError("the client of the server is closed")
 
+// ErrNotConnected is the error of a call that is not made again when the connection to the server is lost.
+// The server may have carried it out.
+const ErrNotConnected = errors.ConstError("no connection to the server")
+
 // Logger receives messages for the operator.
 type Logger interface {
 	Infof(format string, args ...any)
@@ -364,7 +368,7 @@ func call[R any](c *Client, method string, body []byte) (result R, err error) {
 	defer c.busy.Done()
 	for delays := c.newBackoff(); ; {
 		reconnected := c.nextConnection()
-		data, err := c.attempt(method, body)
+		data, err := c.attempt(c.ctx, method, body)
 		switch {
 		case err == nil:
 			return decode[R](data)
@@ -383,8 +387,8 @@ func call[R any](c *Client, method string, body []byte) (result R, err error) {
 }
 
 // attempt makes a call once, and returns the body of the answer.
-func (c *Client) attempt(method string, body []byte) ([]byte, error) {
-	response, err := c.post(c.ctx, method, bytes.NewReader(body))
+func (c *Client) attempt(ctx context.Context, method string, body []byte) ([]byte, error) {
+	response, err := c.post(ctx, method, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

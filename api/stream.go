@@ -21,6 +21,8 @@ const openTimeout = time.Minute
 
 // stream is a stream of messages to and from a server.
 type stream struct {
+	// ctx ends when the connection is lost.
+	ctx   context.Context
 	mu    sync.Mutex
 	queue []agentwire.Message
 	// queued receives when the queue is not empty.
@@ -113,7 +115,7 @@ func (c *Client) serveStream(onConnect func()) (connected bool, err error) {
 		return false, err
 	}
 	watchdog.Reset(silence)
-	s := &stream{queued: make(chan struct{}, 1)}
+	s := &stream{ctx: ctx, queued: make(chan struct{}, 1)}
 	body, out := io.Pipe()
 	var writing sync.WaitGroup
 	defer writing.Wait()

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/juju/errors"
@@ -32,8 +33,8 @@ type changer[E any] interface {
 // since the last connection is missing.
 type merge[E any] func(pending E, event json.RawMessage, first bool) (E, error)
 
-// startWatch starts a watcher and waits until it runs on the server.
-func startWatch[E any](c *Client, method string, args []string, merge merge[E]) (changer[E], error) {
+// startWatch starts a watcher and waits until it runs on the server, or the context ends.
+func startWatch[E any](ctx context.Context, c *Client, method string, args []string, merge merge[E]) (changer[E], error) {
 	w := &watch[E]{
 		changes:  make(chan E),
 		received: make(chan received),
@@ -56,6 +57,10 @@ func startWatch[E any](c *Client, method string, args []string, merge merge[E]) 
 		return w, nil
 	case <-w.tomb.Dead():
 		return nil, w.tomb.Err()
+	case <-ctx.Done():
+		w.Kill()
+		_ = w.Wait() // it has not failed before
+		return nil, context.Cause(ctx)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/watcher"
 )
 
 // Asker says who asked for an instance: a way in, such as csi, and the name that the asker gave. No two
@@ -109,6 +110,16 @@ func (st *State) asked(key string, as Asker) (found Storage, err error) {
 		return nil
 	})
 	return found, errors.Trace(err)
+}
+
+// WatchAsked returns a watcher that notifies when the instance that [State.AskedByUUID] returns may have
+// changed, or is removed. It does not report changes of block devices; see [State.WatchBlockDevices].
+func (st *State) WatchAsked(way, uuid string) (watcher.NotifyWatcher, error) {
+	s, err := st.AskedByUUID(way, uuid)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return st.watchKey(storagePrefix, storageKey(s.Name))
 }
 
 // AskedUUIDs returns the UUIDs of the instances that were asked for by a way in, sorted.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/juju/errors"
 
@@ -134,4 +135,46 @@ func TestRecoverAskers(t *testing.T) {
 	if len(memory) != 1 || memory[0] != (state.Asker{}) {
 		t.Errorf("recovered beside new storage of the same asker: %v", memory)
 	}
+}
+
+// A program's changes through the agent of a machine have an effect in the agent's current session only, and
+// the agent notices the changes of what was asked for, until it is gone.
+func TestAskedInSession(t *testing.T) {
+	w := newWorld(t)
+	by := state.Asker{Way: "csi", Name: "a"}
+	w.must(w.ask(by))
+	found, err := w.Asked(by)
+	w.must(err)
+	first, err := w.OpenSession(machine0, nil, "boot-1")
+	w.must(err)
+	attach := state.Changes{Attach: []state.Attach{{Name: found.Name, Machine: machine0}}, Session: first}
+	if err := w.Apply(attach); !errors.Is(err, state.ErrSessionEnded) || !errors.Is(w.CheckSession(first), state.ErrSessionEnded) {
+		t.Errorf("in a session that is not confirmed: %v", err)
+	}
+	w.must(w.ConfirmSession(first))
+	w.must(w.CheckSession(first))
+	changes, err := w.WatchAsked("csi", found.UUID())
+	w.must(err)
+	next := func() {
+		t.Helper()
+		select {
+		case <-changes.Changes():
+		case <-time.After(time.Minute):
+			t.Fatal("no event")
+		}
+	}
+	next()
+	w.must(w.Apply(attach))
+	next()
+	second, err := w.OpenSession(machine0, []string{first.Secret}, "boot-1")
+	w.must(err)
+	w.must(w.ConfirmSession(second))
+	if err := w.Apply(state.Changes{Detach: []string{found.Name}, Session: first}); !errors.Is(err, state.ErrSessionEnded) {
+		t.Errorf("in a session that has ended: %v", err)
+	}
+	w.must(w.Apply(state.Changes{Detach: []string{found.Name}, Session: second}))
+	next()
+	_, err = w.WatchAsked("docker", found.UUID())
+	wantError(t, err, errors.NotFound)
+	w.check()
 }

@@ -192,6 +192,12 @@ func (st *State) ForSession(s Session) *Accessor {
 	return a
 }
 
+// CheckSession returns an error that satisfies errors.Is(err, [ErrSessionEnded]) unless a session is
+// confirmed and current.
+func (st *State) CheckSession(s Session) error {
+	return st.view(func(r *reader, _ kv.Snapshot) error { return st.ForSession(s).checkSession(r) })
+}
+
 // checkSession returns an error unless the session of the accessor, if it has one, is current.
 func (a *Accessor) checkSession(r *reader) error {
 	if a.session == 0 {

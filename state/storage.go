@@ -206,6 +206,10 @@ type Changes struct {
 	// By says who asks for the changes, for [Event.By].
 	By string
 
+	// Session, if set, is that of the agent that asks for the changes. If it is not current when the
+	// changes are committed, nothing is changed, and the error satisfies errors.Is(err, [ErrSessionEnded]).
+	Session Session
+
 	// Lease, if set, excludes what others plan. If it has ended when the changes are committed,
 	// nothing is changed, and the error satisfies errors.Is(err, [kv.ErrLeaseLost]).
 	Lease kv.Lease
@@ -271,6 +275,9 @@ func (st *State) Apply(changes Changes) error {
 		ctx = kv.WithLease(ctx, changes.Lease)
 	}
 	return st.updateWith(ctx, func(tx *txn) error {
+		if err := st.ForSession(changes.Session).checkSession(&tx.reader); err != nil {
+			return err
+		}
 		tx.by = changes.By
 		if len(changes.Label)+len(changes.Claim) > 0 {
 			if err := st.checkLabels(&tx.reader); err != nil {

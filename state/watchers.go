@@ -1,6 +1,8 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/juju/errors"
 	"gopkg.in/tomb.v2"
 
@@ -24,13 +26,46 @@ type stopper interface {
 	stop(reason error)
 }
 
-// watch starts a watcher of the keys that begin with prefix. It sends a first event even if
-// there are no keys.
+// watch starts a watcher of the keys that begin with prefix.
 func watch[E any](st *State, prefix string, from kv.Start, event func([]string) (E, error)) (*keysWatcher[E], error) {
 	feed, err := st.store.Watch(st.ctx, prefix, from)
 	if err != nil {
 		return nil, errors.Annotatef(st.ifClosed(err), "watching %q", prefix)
 	}
+	return watchFeed(st, feed, prefix, event)
+}
+
+// keyFeed is a feed of one of the keys of another feed.
+type keyFeed struct {
+	kv.Feed
+	key string
+}
+
+// Take implements kv.Feed.
+func (f keyFeed) Take() ([]string, error) {
+	keys, err := f.Feed.Take()
+	if err != nil || !slices.Contains(keys, f.key) {
+		return nil, err
+	}
+	return []string{f.key}, nil
+}
+
+// watchKey returns a watcher that notifies when a key changes, which has the prefix of many.
+func (st *State) watchKey(prefix, key string) (watcher.NotifyWatcher, error) {
+	feed, err := st.store.Watch(st.ctx, prefix, kv.FromNow)
+	if err != nil {
+		return nil, errors.Annotatef(st.ifClosed(err), "watching %q", key)
+	}
+	w, err := watchFeed(st, keyFeed{feed, key}, key, func([]string) (struct{}, error) { return struct{}{}, nil })
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// watchFeed starts a watcher of what a feed reports about a prefix. It sends a first event even if there
+// are no keys.
+func watchFeed[E any](st *State, feed kv.Feed, prefix string, event func([]string) (E, error)) (*keysWatcher[E], error) {
 	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
 	first, _, err := w.nextEvent()
 	if err != nil {

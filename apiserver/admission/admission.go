@@ -51,6 +51,9 @@ type Config struct {
 	// Absence is how long an agent may have no stream before its machine counts as not
 	// connected. Zero means 40 seconds.
 	Absence time.Duration
+	// Asked returns the storage that other programs ask for, for the agent in a session. Nil: agents do
+	// not use such storage.
+	Asked func(state.Session) agentapi.AskedAccessor
 	// AddMember makes room for a new server that is to keep the state together with this one. Nil: the
 	// servers do not do that.
 	AddMember func(ctx context.Context, name, address string) (agentwire.JoinedCluster, error)
@@ -225,7 +228,11 @@ func (h *Handler) accessors(r *http.Request) (storageprovisioner.Accessors, erro
 		return nil, errors.Trace(err)
 	}
 	st := h.config.State
-	return agent{st.ForSession(s), st.TasksForSession(s), st.SpaceForSession(s)}, nil
+	a := agent{st.ForSession(s), st.TasksForSession(s), st.SpaceForSession(s)}
+	if h.config.Asked == nil {
+		return a, nil
+	}
+	return askingAgent{a, h.config.Asked(s)}, nil
 }
 
 // agent is what an agent may use.
@@ -233,6 +240,12 @@ type agent struct {
 	*state.Accessor
 	*state.MachineTasks
 	*state.MachineSpace
+}
+
+// askingAgent is what an agent may use that uses storage which other programs ask for.
+type askingAgent struct {
+	agent
+	agentapi.AskedAccessor
 }
 
 // stream serves a stream until its session ends.

@@ -6,7 +6,7 @@
 //
 // A call is a POST to /v1/agent/METHOD, where METHOD is the name of a method of
 // storageprovisioner.Accessors, of its optional capabilities, of diskmanager.BlockDeviceUpdater, of
-// [SpaceSetter], or of [TaskAccessor]. Requests and answers are JSON objects:
+// [SpaceSetter], of [TaskAccessor], or of [AskedAccessor]. Requests and answers are JSON objects:
 //
 //	{"args": [ARGUMENT, …]}
 //	{"result": RESULT} or {"error": {"message": …, "code": …}}
@@ -26,6 +26,10 @@
 //
 //	{"id": ID, "claim": CLAIM}
 //	{"id": ID, "result": RESULT} or {"id": ID, "error": {"message": …, "code": …}}
+//
+// AskedVolumes, AttachAskedVolumes and DetachAskedVolumes take IDs, and ResizeAskedVolumes takes
+//
+//	{"id": ID, "size-mib": SIZE}
 //
 // The status of the answer says whether the accessor was called:
 //
@@ -53,7 +57,7 @@
 //	{"type": "hello", "methods": ["AttachmentLife", …]}
 //
 // The agent starts watchers, each with a number that is new on this stream. The arguments are
-// the tags of machines:
+// the tags of machines, and for WatchAskedVolume an ID:
 //
 //	{"type": "start", "watcher": 1, "method": "WatchMachine", "args": ["machine-0"]}
 //

@@ -25,8 +25,9 @@ type Logger interface {
 type Config struct {
 	// Authenticate returns the accessors that the sender of a request may use: those of its
 	// scope, which check every entity of every call. Their optional capabilities are served
-	// too, and so are the recording of block devices and tasks, if they are a
-	// diskmanager.BlockDeviceSetter, a diskmanager.BlockDeviceUpdater, a [SpaceSetter] or a [TaskAccessor]. Their methods may be called concurrently. An error that satisfies
+	// too, and so are the recording of block devices, tasks and storage that others ask for, if they
+	// are a diskmanager.BlockDeviceSetter, a diskmanager.BlockDeviceUpdater, a [SpaceSetter], a
+	// [TaskAccessor] or an [AskedAccessor]. Their methods may be called concurrently. An error that satisfies
 	// errors.Is(err, errors.Unauthorized) or errors.Is(err, errors.Forbidden) refuses the
 	// agent for good, and is sent to it. After any other error the agent tries again. A
 	// stream is authenticated once, when it begins: to end it, cancel the context of its

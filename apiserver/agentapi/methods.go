@@ -83,6 +83,11 @@ var methods = map[string]method{
 		return a.AnswerTask(answer.ID, answer.Result, answer.Error)
 	})),
 
+	"AskedVolumes":       bulk(AskedAccessor.AskedVolumes),
+	"AttachAskedVolumes": bulk(AskedAccessor.AttachAskedVolumes),
+	"DetachAskedVolumes": bulk(AskedAccessor.DetachAskedVolumes),
+	"ResizeAskedVolumes": bulk(AskedAccessor.ResizeAskedVolumes),
+
 	"SetMachineSpace": write(each(func(s SpaceSetter, space map[storage.ProviderType]machine.Space) error {
 		return s.SetMachineSpace(space)
 	})),
@@ -124,6 +129,22 @@ type TaskAccessor interface {
 	BeginTask(id, claim string) error
 	// AnswerTask ends a task that was begun. The first answer counts.
 	AnswerTask(id string, result task.Result, failure *params.Error) error
+}
+
+// AskedAccessor is an optional capability of an agent's accessors: storage that other programs ask for, as
+// the machine needs it that uses it. It is identified by the UUIDs of its volumes, or of filesystems that are
+// not on volumes.
+type AskedAccessor interface {
+	// WatchAskedVolume returns a watcher that notifies when a volume may have changed. It does not report
+	// changes of block devices.
+	WatchAskedVolume(id string) (watcher.NotifyWatcher, error)
+	// AskedVolumes returns volumes that the machine may use.
+	AskedVolumes(ids []string) ([]params.AskedVolumeResult, error)
+	// AttachAskedVolumes requests that volumes be attached to the machine, DetachAskedVolumes that they be
+	// detached from it, and ResizeAskedVolumes that volumes which are attached to it grow.
+	AttachAskedVolumes(ids []string) ([]params.ErrorResult, error)
+	DetachAskedVolumes(ids []string) ([]params.ErrorResult, error)
+	ResizeAskedVolumes(sizes []params.AskedVolumeSize) ([]params.ErrorResult, error)
 }
 
 // capability returns the accessors of an agent as an interface I.
@@ -219,8 +240,9 @@ var watchMethods = map[string]watchMethod{
 	"WatchFormats":                 watch(sp.FormatAccessor.WatchFormats),
 	"WatchForEnvironConfigChanges": watch(sp.EnvironAccessor.WatchForEnvironConfigChanges),
 	"WatchTasks":                   watch(TaskAccessor.WatchTasks),
-	"WatchBlockDevices":            watchMachine(sp.VolumeAccessor.WatchBlockDevices),
-	"WatchMachine":                 watchMachine(sp.MachineAccessor.WatchMachine),
+	"WatchBlockDevices":            watchOne(names.ParseMachineTag, sp.VolumeAccessor.WatchBlockDevices),
+	"WatchMachine":                 watchOne(names.ParseMachineTag, sp.MachineAccessor.WatchMachine),
+	"WatchAskedVolume":             watchOne(asText, AskedAccessor.WatchAskedVolume),
 }
 
 // changer is a watcher whose events have the type E.
@@ -244,13 +266,15 @@ func watch[I, E any, W changer[E]](do func(I) (W, error)) watchMethod {
 	}}
 }
 
-// watchMachine returns a method that starts a watcher of a machine.
-func watchMachine[I, E any, W changer[E]](do func(I, names.MachineTag) (W, error)) watchMethod {
+func asText(text string) (string, error) { return text, nil }
+
+// watchOne returns a method that starts a watcher of what its argument names.
+func watchOne[I, A, E any, W changer[E]](parse func(string) (A, error), do func(I, A) (W, error)) watchMethod {
 	return watchMethod{offered: offers[I], start: func(agent sp.Accessors, args []string) (source, error) {
 		if len(args) != 1 {
 			return source{}, errors.NotValidf("%d arguments", len(args))
 		}
-		machine, err := names.ParseMachineTag(args[0])
+		of, err := parse(args[0])
 		if err != nil {
 			return source{}, errors.NewNotValid(err, "reading the request")
 		}
@@ -258,7 +282,7 @@ func watchMachine[I, E any, W changer[E]](do func(I, names.MachineTag) (W, error
 		if !ok {
 			return source{}, errors.NotImplementedf("this watcher")
 		}
-		w, err := do(i, machine)
+		w, err := do(i, of)
 		return newSource[E](w, err)
 	}}
 }

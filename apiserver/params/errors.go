@@ -32,6 +32,8 @@ const (
 	CodeStorageAttached = "storage is attached"
 	CodeDead            = "dead"
 	CodeStopped         = "stopped"
+	CodeNoSpace         = "no space"
+	CodeElsewhere       = "on another machine"
 )
 
 // ErrCode returns the code of the outermost error in err's chain that has a

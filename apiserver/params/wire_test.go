@@ -69,6 +69,20 @@ func TestWireFormat(t *testing.T) {
 		`{"life":"dying","error":{"message":"m","code":"c"}}`,
 		`{"life":""}`,
 	}, {
+		params.AskedVolume{
+			ID: "i", Name: "n", Storage: "s", Pool: "p", Kind: storage.StorageKindFilesystem, Filesystem: "xfs", MkfsOptions: "k", MountOptions: "o",
+			SizeMiB: 1, WantedMiB: 2, CannotGrowToMiB: 3, GrowsAttached: true, Machine: "web", Provisioned: true, Life: life.Alive, Status: "attached",
+			Message: "m", Absence: "a", AttachedTo: "web", Detaching: true, Location: "/m",
+		},
+		`{"id":"i","name":"n","storage":"s","pool":"p","kind":2,"filesystem":"xfs","mkfs-options":"k","mount-options":"o",` +
+			`"size-mib":1,"wanted-mib":2,"cannot-grow-to-mib":3,"grows-attached":true,"machine":"web","provisioned":true,"life":"alive","status":"attached",` +
+			`"message":"m","absence":"a","attached-to":"web","detaching":true,"location":"/m"}`,
+		`{"id":"","name":"","storage":"","pool":"","kind":0,"size-mib":0,"wanted-mib":0,"life":"","status":""}`,
+	}, {
+		params.AskedVolumeSize{ID: "i", SizeMiB: 1},
+		`{"id":"i","size-mib":1}`,
+		`{"id":"","size-mib":0}`,
+	}, {
 		params.EntityStatusArgs{Tag: "volume-0", Status: "error", Info: "i", Data: map[string]any{"k": "v"}},
 		`{"tag":"volume-0","status":"error","info":"i","data":{"k":"v"}}`,
 		`{"tag":"","status":"","info":"","data":null}`,
@@ -194,6 +208,7 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 		params.VolumeAttachmentResult{}, params.VolumeAttachmentParamsResult{}, params.VolumeAttachmentPlanResult{},
 		params.FilesystemResult{}, params.FilesystemParamsResult{}, params.RemoveFilesystemParamsResult{},
 		params.FilesystemAttachmentResult{}, params.FilesystemAttachmentParamsResult{}, params.BlockDeviceResult{},
+		params.AskedVolumeResult{},
 	} {
 		typ := reflect.TypeOf(result)
 		if typ.NumField() != 2 || typ.Field(0).Tag.Get("json") != "result" || typ.Field(1).Tag.Get("json") != "error,omitempty" {

@@ -5,6 +5,7 @@ package asked
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/juju/errors"
 
@@ -22,6 +23,10 @@ const ErrTooSmall = errors.ConstError("too small")
 // ErrElsewhere is the error of a machine that cannot have storage: it is not known, or it is another
 // machine than the storage is bound to.
 const ErrElsewhere = errors.ConstError("on another machine")
+
+// ErrUnreachable is the error of a call that has not been answered, because the state is on a server that
+// cannot be reached, or does not serve it. The call may have had its effect.
+const ErrUnreachable = errors.ConstError("unreachable")
 
 // Request describes a volume to make. It is made and not attached.
 type Request struct {
@@ -99,6 +104,24 @@ func (v *Volume) CannotGrow() bool {
 	return v.SizeMiB < v.WantedMiB && v.CannotGrowToMiB == v.WantedMiB
 }
 
+// RemarksOn returns what users should know about the filesystem that a directory with storage is on, which has
+// a size and free space, in bytes; thin volumes may take promised bytes more than they have.
+func RemarksOn(dir string, size, free, promised uint64) (remarks []Remark) {
+	if promised > free {
+		remarks = append(remarks, Remark{Reason: "OverCommitted", Message: fmt.Sprintf("thin volumes may take more space than %s has", dir)})
+	}
+	if IsNearlyFull(size, free) {
+		remarks = append(remarks, Remark{Reason: "NearlyFull", Message: fmt.Sprintf("%s is nearly full", dir)})
+	}
+	return remarks
+}
+
+// nearlyFull defines a nearly full filesystem: less than 1/nearlyFull of it is free.
+const nearlyFull = 20
+
+// IsNearlyFull reports whether a filesystem with a size and free space is nearly full.
+func IsNearlyFull(size, free uint64) bool { return free < size/nearlyFull }
+
 // Remark is what users should know about the storage of a machine.
 type Remark struct {
 	// Reason is a word, such as NearlyFull.
@@ -132,8 +155,8 @@ type Volumes interface {
 	// error, or the context ends. It returns the volume as it was last. If the volume is removed, the
 	// error satisfies errors.IsNotFound.
 	Await(ctx context.Context, id string, done Done) (Volume, error)
-	// Inspect returns the volumes that exist with what users should know about them in their messages.
-	// Without IDs it returns all.
+	// Inspect returns those of the volumes that exist, with what users should know about them in their
+	// messages.
 	Inspect(ids ...string) ([]Volume, error)
 	// Remarks returns what users should know about the storage of this machine.
 	Remarks() ([]Remark, error)

@@ -23,11 +23,13 @@ import (
 type Asked struct {
 	backend   *Backend
 	way, host string
+	// session, if set, is that of the agent whose machine may use the storage: see [MachineAsked].
+	session state.Session
 }
 
 // Asked returns the storage of a way in, such as csi. host, unless it is empty, is the name of the
 // machine on which the process runs: in a state of its own, the machine has none.
-func (b *Backend) Asked(way, host string) *Asked { return &Asked{b, way, host} }
+func (b *Backend) Asked(way, host string) *Asked { return &Asked{backend: b, way: way, host: host} }
 
 // machineOf returns the tag of a machine. The error satisfies errors.Is(err, asked.ErrElsewhere) if it
 // does not exist.
@@ -54,6 +56,9 @@ func (a *Asked) nameOf(machine names.MachineTag) string {
 // same.
 func (a *Asked) find(id string) (state.Storage, []state.Revision, error) {
 	s, err := a.backend.state.AskedByUUID(a.way, id)
+	if err == nil {
+		err = a.checkBound(&s, id)
+	}
 	return s, revisionsOf([]state.Storage{s}), errors.Trace(err)
 }
 
@@ -262,7 +267,7 @@ func (a *Asked) changeOne(ctx context.Context, id string, plan func(name string,
 			return nil, err
 		}
 		changes, err := plan(s.Name, &s)
-		changes.Revisions, changes.Way, changes.By = revisions, a.way, a.way
+		changes.Revisions, changes.Way, changes.By, changes.Session = revisions, a.way, a.way, a.session
 		return &changes, errors.Trace(err)
 	})
 }
@@ -273,6 +278,10 @@ func (a *Asked) Attach(ctx context.Context, id, machine string) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	return a.attach(ctx, id, to)
+}
+
+func (a *Asked) attach(ctx context.Context, id string, to names.MachineTag) error {
 	return a.changeOne(ctx, id, func(name string, s *state.Storage) (state.Changes, error) {
 		changes := state.Changes{Attach: []state.Attach{{Name: name, Machine: to}}}
 		return changes, a.backend.checkMountPoints([]state.Storage{*s}, changes.Attach)
@@ -281,8 +290,8 @@ func (a *Asked) Attach(ctx context.Context, id, machine string) error {
 
 // Detach implements asked.Volumes.
 func (a *Asked) Detach(ctx context.Context, id string) error {
-	return a.changeOne(ctx, id, func(name string, _ *state.Storage) (state.Changes, error) {
-		return state.Changes{Detach: []string{name}}, nil
+	return a.changeOne(ctx, id, func(name string, s *state.Storage) (state.Changes, error) {
+		return state.Changes{Detach: []string{name}}, a.checkAttached(s)
 	})
 }
 
@@ -303,6 +312,9 @@ func (a *Asked) Retry(ctx context.Context, id string) error {
 // Resize implements asked.Volumes.
 func (a *Asked) Resize(ctx context.Context, id string, sizeMiB uint64) error {
 	return a.changeOne(ctx, id, func(_ string, s *state.Storage) (state.Changes, error) {
+		if err := a.checkAttached(s); err != nil {
+			return state.Changes{}, errors.Trace(err)
+		}
 		situation, err := a.backend.situation(nil)
 		if err != nil {
 			return state.Changes{}, errors.Trace(err)
@@ -345,12 +357,6 @@ func (a *Asked) Await(ctx context.Context, id string, done asked.Done) (asked.Vo
 
 // Inspect implements asked.Volumes.
 func (a *Asked) Inspect(ids ...string) ([]asked.Volume, error) {
-	if len(ids) == 0 {
-		var err error
-		if ids, err = a.IDs(); err != nil {
-			return nil, errors.Trace(err)
-		}
-	}
 	var found []state.Storage
 	for _, id := range ids {
 		s, _, err := a.find(id)
@@ -381,13 +387,7 @@ func (a *Asked) Remarks() (remarks []asked.Remark, err error) {
 	if err != nil || !a.backend.isLocal() {
 		return nil, errors.Trace(err)
 	}
-	if h.promised > h.free {
-		remarks = append(remarks, asked.Remark{Reason: "OverCommitted", Message: fmt.Sprintf("thin volumes may take more space than %s has", h.dir)})
-	}
-	if h.isNearlyFull() {
-		remarks = append(remarks, asked.Remark{Reason: "NearlyFull", Message: fmt.Sprintf("%s is nearly full", h.dir)})
-	}
-	return remarks, nil
+	return asked.RemarksOn(h.dir, h.size, h.free, h.promised), nil
 }
 
 // Capacity implements asked.Manager.

@@ -21,7 +21,9 @@ import (
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/testing/providerfake"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -63,7 +65,9 @@ type server struct {
 func newServer(t testing.TB, store kv.Store) *server {
 	t.Helper()
 	s := &server{t: t, store: &storeView{Store: store}}
-	registry := provider.CommonStorageProviders()
+	registry := storage.ChainedProviderRegistry{provider.CommonStorageProviders(), storage.StaticProviderRegistry{
+		Providers: map[storage.ProviderType]storage.Provider{"cloud": providerfake.New(providerfake.Options{})},
+	}}
 	var err error
 	if s.state, err = state.Open(state.Config{Store: s.store, Clock: clock.WallClock, Registry: registry}); err != nil {
 		t.Fatal(err)

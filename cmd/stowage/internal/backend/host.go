@@ -2,22 +2,18 @@ package backend
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/juju/errors"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage/provider"
 )
-
-// nearlyFull defines a nearly full host: less than 1/nearlyFull of it is free.
-const nearlyFull = 20
 
 // host is the filesystem that loop volumes and rootfs directories are on. Sizes are in
 // bytes.
@@ -52,12 +48,7 @@ func (b *Backend) measureHost(storages []state.Storage) (host, error) {
 			continue
 		}
 		// The storage provisioner reports a missing file.
-		info, err := os.Stat(provider.LoopVolumePath(dir, s.Volume.ProviderID))
-		if err != nil {
-			continue
-		}
-		size, allocated := uint64(info.Size()), uint64(info.Sys().(*syscall.Stat_t).Blocks)*512
-		h.promised += size - min(size, allocated)
+		h.promised += space.Unallocated(provider.LoopVolumePath(dir, s.Volume.ProviderID))
 	}
 	return h, nil
 }
@@ -81,7 +72,7 @@ func (h host) remark(s state.Storage) string {
 	return ""
 }
 
-func (h host) isNearlyFull() bool { return h.free < h.size/nearlyFull }
+func (h host) isNearlyFull() bool { return asked.IsNearlyFull(h.size, h.free) }
 
 // report returns the host's part of a report.
 func (h host) report() map[string]any {

@@ -198,9 +198,6 @@ func (s *store) Await(ctx context.Context, id string, done asked.Done) (asked.Vo
 }
 
 func (s *store) Inspect(ids ...string) (found []asked.Volume, err error) {
-	if len(ids) == 0 {
-		ids, _ = s.IDs()
-	}
 	for _, id := range ids {
 		if v, err := s.Volume(id); err == nil {
 			found = append(found, v)

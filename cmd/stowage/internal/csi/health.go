@@ -68,7 +68,7 @@ func (c *controller) ControllerListVolumeHealth(_ context.Context, r *csi.Contro
 	ids, err := c.volumes.IDs()
 	var found []asked.Volume
 	if err == nil {
-		found, err = c.volumes.Inspect()
+		found, err = c.volumes.Inspect(ids...)
 	}
 	if err != nil {
 		return nil, failure(err, "listing volumes")

@@ -207,7 +207,7 @@ func (s *Server) start(ctx context.Context) error {
 	if s.certs, err = newCertificates(ca, []string{trust.ServerName, host}, s.config.Clock); err != nil {
 		return errors.Trace(err)
 	}
-	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Server: s.name, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence, AddMember: s.addMember()})
+	s.handler, err = admission.New(admission.Config{State: s.state, CA: ca, Server: s.name, Clock: s.config.Clock, Logger: s.config.Logger, Absence: s.config.Absence, AddMember: s.addMember(), Asked: s.asked})
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -2,6 +2,8 @@
 package space
 
 import (
+	"path/filepath"
+
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
@@ -18,6 +20,27 @@ func Host(dir string) (size, free uint64, err error) {
 		return 0, 0, errors.Annotatef(err, "measuring the space in %s", dir)
 	}
 	return stat.Blocks * uint64(stat.Frsize), stat.Bavail * uint64(stat.Frsize), nil
+}
+
+// Unallocated returns how many bytes a file may take that it does not have yet; 0 for a missing file, which
+// the storage provisioner reports.
+func Unallocated(path string) uint64 {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return 0
+	}
+	size, allocated := uint64(stat.Size), uint64(stat.Blocks)*512
+	return size - min(size, allocated)
+}
+
+// Promised returns how many bytes the loop volumes in dir may take that they do not have yet. Those that
+// are not thin have all.
+func Promised(dir string) (promised uint64, err error) {
+	files, err := filepath.Glob(provider.LoopVolumePath(filepath.Join(dir, string(provider.LoopProviderType)), "*"))
+	for _, file := range files {
+		promised += Unallocated(file)
+	}
+	return promised, errors.Annotatef(err, "looking for volumes in %s", dir)
 }
 
 // Measure returns the space for the storage of providers that keep it on the machine. Loop volumes

@@ -223,7 +223,7 @@ var rules = []rule{{
 	packages: []string{"./..."},
 	but: []string{
 		"./state/kv/etcdkv", "./testing/etcdtest", "./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/server",
-		"./cmd/stowage/internal/member", "./cmd/stowage/internal/csi", "./cmd/stowage/internal/agent",
+		"./cmd/stowage/internal/member", "./cmd/stowage/internal/csi", "./cmd/stowage/internal/agent", "./cmd/stowage/internal/remote",
 	},
 	never:  []string{"google.golang.org/grpc/..."},
 	reason: "gRPC is large: only what uses etcd or serves CSI needs it",
@@ -231,7 +231,7 @@ var rules = []rule{{
 	packages: []string{"./..."},
 	but: []string{
 		"./cmd/stowage", "./cmd/stowage/internal/cli", "./cmd/stowage/internal/csi", "./cmd/stowage/internal/agent",
-		"./cmd/stowage/internal/server",
+		"./cmd/stowage/internal/server", "./cmd/stowage/internal/remote",
 	},
 	never:  []string{"github.com/container-storage-interface/..."},
 	reason: "CSI is one way in: the storage that is asked for is known to others as that of package asked",

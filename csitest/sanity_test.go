@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,9 +26,10 @@ import (
 
 // The environment variables of the process that runs the suite: it can run once in a process.
 const (
-	variableEndpoint = "STOWAGE_CSI_ENDPOINT"
-	variableAccess   = "STOWAGE_CSI_ACCESS"
-	variableResult   = "STOWAGE_CSI_RESULT"
+	variableEndpoint   = "STOWAGE_CSI_ENDPOINT"
+	variableController = "STOWAGE_CSI_CONTROLLER"
+	variableAccess     = "STOWAGE_CSI_ACCESS"
+	variableResult     = "STOWAGE_CSI_RESULT"
 )
 
 // result is what a run of the suite has found.
@@ -53,7 +55,7 @@ func (t *fakeT) Fail() { t.failed = true }
 func runSuite() int {
 	config := sanity.NewTestConfig()
 	dir := filepath.Dir(os.Getenv(variableResult))
-	config.Address = os.Getenv(variableEndpoint)
+	config.Address, config.ControllerAddress = os.Getenv(variableEndpoint), os.Getenv(variableController)
 	config.TestVolumeAccessType = os.Getenv(variableAccess)
 	config.TestVolumeSize, config.TestVolumeExpandSize = 64<<20, 96<<20
 	config.TargetPath, config.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
@@ -93,7 +95,8 @@ func runSuite() int {
 	return 0
 }
 
-// The suite finds nothing wrong with filesystems and block volumes, and leaves nothing.
+// The suite finds nothing wrong with filesystems and block volumes, of an agent with a state of its own, and of
+// an agent with a server, and leaves nothing.
 func TestSanity(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
@@ -112,15 +115,21 @@ func TestSanity(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, access := range []string{"mount", "block"} {
-		t.Run(access, func(t *testing.T) {
-			at := filepath.Join(dir, access)
+	for _, test := range []struct {
+		name, access string
+		start        func(t *testing.T, binary, dir string) *driver
+	}{
+		{"mount", "mount", startAgent}, {"block", "block", startAgent},
+		{"server-mount", "mount", startServerWithAgent}, {"server-block", "block", startServerWithAgent},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			at := filepath.Join(dir, test.name)
 			if err := os.Mkdir(at, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			a := startAgent(t, binary, at)
-			found := a.runSuite(t, access)
-			t.Logf("%s: %d passed, %d failed, %d skipped", access, found.Passed, len(found.Failed), len(found.Skipped))
+			d := test.start(t, binary, at)
+			found := d.runSuite(t, test.access)
+			t.Logf("%s: %d passed, %d failed, %d skipped", test.name, found.Passed, len(found.Failed), len(found.Skipped))
 			for _, name := range found.Failed {
 				t.Errorf("failed: %s", name)
 			}
@@ -131,12 +140,14 @@ func TestSanity(t *testing.T) {
 			if found.Passed == 0 {
 				t.Error("no test has passed")
 			}
-			if out, err := a.command(t, "status", "-o", "json").Output(); err != nil || strings.TrimSpace(string(out)) != "[]" {
-				t.Errorf("the agent still has storage (%v): %s", err, out)
+			if out, err := d.command(t, "status", "-o", "json").Output(); err != nil || strings.TrimSpace(string(out)) != "[]" {
+				t.Errorf("there is still storage (%v): %s", err, out)
 			}
-			a.stop(t)
-			if _, err := os.Lstat(a.socket); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the socket is still there: %v", err)
+			d.stop(t)
+			for _, socket := range []string{d.node, d.controller} {
+				if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the socket %s is still there: %v", socket, err)
+				}
 			}
 		})
 	}
@@ -153,48 +164,92 @@ func skipped(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(data)), "\n")
 }
 
-// agent is an agent that serves CSI.
-type agent struct {
-	binary, dir, data, socket string
-	process                   *exec.Cmd
-	log                       bytes.Buffer
+// driver is an agent that serves CSI, or a server with an agent that do.
+type driver struct {
+	binary, dir string
+	// data is the directory of the state.
+	data string
+	// node and controller are the sockets of the services.
+	node, controller string
+	processes        []*process
 }
 
-// startAgent starts an agent, and waits until it serves. It is killed at the end of the test.
-func startAgent(t *testing.T, binary, dir string) *agent {
+// process is an agent or a server.
+type process struct {
+	name string
+	*exec.Cmd
+	log bytes.Buffer
+}
+
+// startAgent starts an agent with a state of its own.
+func startAgent(t *testing.T, binary, dir string) *driver {
 	t.Helper()
-	a := &agent{binary: binary, dir: dir, data: filepath.Join(dir, "data"), socket: filepath.Join(dir, "csi.sock")}
-	a.process = exec.Command(binary, "run", "--data-dir", a.data, "--csi-endpoint", "unix://"+a.socket)
-	a.process.Stdout, a.process.Stderr = &a.log, &a.log
-	if err := a.process.Start(); err != nil {
+	d := &driver{binary: binary, dir: dir, data: filepath.Join(dir, "data"), node: filepath.Join(dir, "csi.sock")}
+	d.controller = d.node
+	d.start(t, d.node, "run", "--data-dir", d.data)
+	return d
+}
+
+// startServerWithAgent starts a server, and the agent of a machine.
+func startServerWithAgent(t *testing.T, binary, dir string) *driver {
+	t.Helper()
+	d := &driver{
+		binary: binary, dir: dir, data: filepath.Join(dir, "data"),
+		node: filepath.Join(dir, "node.sock"), controller: filepath.Join(dir, "controller.sock"),
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.start(t, d.controller, "server", "--data-dir", d.data, "--listen", address)
+	token, err := d.command(t, "token", "create", "--role", "machine").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.start(t, d.node, "agent", "--data-dir", filepath.Join(dir, "agent"), "--server", "https://"+address,
+		"--machine", "web", "--token", strings.TrimSpace(string(token)))
+	return d
+}
+
+// start starts a process, and waits until it serves CSI on a socket. It is killed at the end of the test.
+func (d *driver) start(t *testing.T, socket string, args ...string) {
+	t.Helper()
+	p := &process{name: args[0], Cmd: exec.Command(d.binary, append(args, "--csi-endpoint", "unix://"+socket)...)}
+	p.Stdout, p.Stderr = &p.log, &p.log
+	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = a.process.Process.Kill() // fails if it has ended
-		_ = a.process.Wait()
+		_ = p.Process.Kill() // fails if it has ended
+		_ = p.Wait()
 		if t.Failed() {
-			t.Logf("log of the agent:\n%s", &a.log)
+			t.Logf("log of stowage %s:\n%s", p.name, &p.log)
 		}
 	})
+	d.processes = append(d.processes, p)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+a.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	if _, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true)); err != nil {
-		t.Fatalf("the agent does not serve: %v", err)
+		t.Fatalf("stowage %s does not serve: %v", p.name, err)
 	}
-	return a
 }
 
 // runSuite runs the suite in a process of its own.
-func (a *agent) runSuite(t *testing.T, access string) (found result) {
+func (d *driver) runSuite(t *testing.T, access string) (found result) {
 	t.Helper()
-	file := filepath.Join(a.dir, "result.json")
+	file := filepath.Join(d.dir, "result.json")
 	suite := exec.CommandContext(t.Context(), os.Args[0])
-	suite.Env = append(os.Environ(), variableEndpoint+"="+a.socket, variableAccess+"="+access, variableResult+"="+file)
+	suite.Env = append(os.Environ(), variableEndpoint+"="+d.node, variableController+"="+d.controller,
+		variableAccess+"="+access, variableResult+"="+file)
 	out, err := suite.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -209,18 +264,20 @@ func (a *agent) runSuite(t *testing.T, access string) (found result) {
 	return found
 }
 
-// command returns a command for the agent.
-func (a *agent) command(t *testing.T, args ...string) *exec.Cmd {
-	return exec.CommandContext(t.Context(), a.binary, append(args, "--data-dir", a.data)...)
+// command returns a command for the process that has the state.
+func (d *driver) command(t *testing.T, args ...string) *exec.Cmd {
+	return exec.CommandContext(t.Context(), d.binary, append(args, "--data-dir", d.data)...)
 }
 
-// stop asks the agent to end, which it does without an error.
-func (a *agent) stop(t *testing.T) {
+// stop asks the processes to end, the agent first, which they do without an error.
+func (d *driver) stop(t *testing.T) {
 	t.Helper()
-	if err := a.process.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.process.Wait(); err != nil {
-		t.Errorf("the agent ended with: %v", err)
+	for _, p := range slices.Backward(d.processes) {
+		if err := p.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Wait(); err != nil {
+			t.Errorf("stowage %s ended with: %v", p.name, err)
+		}
 	}
 }

@@ -182,6 +182,7 @@ type agentFlags struct {
 	processFlags
 	servers                   []string
 	token, tokenFile, machine string
+	csi                       csiFlags
 }
 
 func (c *common) agentCommand() *cobra.Command {
@@ -199,6 +200,10 @@ certificate in its data directory, and the token may be empty.
 --provider NAME=PATH is needed if the program of one of the server's providers has to act on
 the machine itself. NAME is the same as on the server.
 
+With --csi-endpoint, the agent is also the node of a CSI driver, csi.stowage.io, under the
+machine's name: an orchestrator that runs as root on this machine uses volumes here which a
+server has made: see "stowage server --help".
+
 Storage in use is left alone when the agent stops, when the server is gone, and when the
 server refuses the agent.`,
 		Args: noArgs("leave the argument out"),
@@ -211,6 +216,7 @@ server refuses the agent.`,
 	cmd.Flags().StringVar(&flags.token, "token", "", "token with which the agent joins the server ($STOWAGE_TOKEN)")
 	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "file with the token; - is the standard input")
 	cmd.Flags().StringVar(&flags.machine, "machine", "", "name of the machine (default: the host name)")
+	flags.csi.addEndpoint(cmd, "the node of CSI", "agent")
 	if err := cmd.MarkFlagRequired("server"); err != nil {
 		panic(err) // the flag is defined above
 	}
@@ -223,6 +229,10 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 		return err
 	}
 	config, err := flags.check(machineEnviron(dataDir))
+	if err != nil {
+		return err
+	}
+	csi, err := flags.csi.check("")
 	if err != nil {
 		return err
 	}
@@ -249,6 +259,7 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 			Servers: flags.servers,
 			Token:   token,
 			Machine: flags.machine,
+			CSI:     csi,
 		})
 		if !errors.Is(err, api.ErrRestored) || ctx.Err() != nil {
 			return err

@@ -31,7 +31,7 @@ func failure(err error, format string, args ...any) error {
 		code = codes.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
-	case errors.Is(err, errStopping), errors.Is(err, errFailing):
+	case errors.Is(err, errStopping), errors.Is(err, errFailing), errors.Is(err, asked.ErrUnreachable):
 		code = codes.Unavailable
 	case errors.Is(err, asked.ErrNoSpace), errors.Is(err, asked.ErrElsewhere), errors.Is(err, syscall.ENOSPC):
 		code = codes.ResourceExhausted

@@ -21,11 +21,11 @@ func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: DriverName, VendorVersion: i.config.Version}, nil
 }
 
-// GetPluginCapabilities implements csi.IdentityServer.
+// GetPluginCapabilities implements csi.IdentityServer. All processes of a driver say the same, whichever
+// services they have.
 func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	services := []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
-	if i.config.Controller != nil {
-		services = append(services, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	services := []csi.PluginCapability_Service_Type{
+		csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS, csi.PluginCapability_Service_CONTROLLER_SERVICE,
 	}
 	response := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{

@@ -289,7 +289,7 @@ func (n *node) staged(ctx context.Context, v asked.Volume) (*bind.Source, error)
 }
 
 // NodeUnpublishVolume implements csi.NodeServer. It removes the target even if there is no such volume
-// any more.
+// any more, or if it cannot be known whether there is.
 func (n *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	id, target := r.GetVolumeId(), r.GetTargetPath()
 	end, err := n.begin(id, "target_path", target)
@@ -298,7 +298,7 @@ func (n *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolume
 	}
 	defer end()
 	v, err := n.volumes.Volume(id)
-	if err != nil && !errors.Is(err, errors.NotFound) {
+	if err != nil && !errors.Is(err, errors.NotFound) && !errors.Is(err, asked.ErrUnreachable) {
 		return nil, failure(err, "volume %s", id)
 	}
 	if err == nil && v.AttachedTo == n.config.Machine && v.Location != "" {

@@ -185,7 +185,8 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// A part of the services is served where the process has only that part, as it says itself.
+// A part of the services is served where the process has only that part. It says what the driver has as a
+// whole.
 func TestServices(t *testing.T) {
 	for name, test := range map[string]struct {
 		change           func(*csi.Config)
@@ -209,7 +210,7 @@ func TestServices(t *testing.T) {
 			for _, c := range capabilities.GetCapabilities() {
 				says = says || c.GetService().GetType() == spec.PluginCapability_Service_CONTROLLER_SERVICE
 			}
-			if err != nil || says != test.controller {
+			if err != nil || !says {
 				t.Errorf("it says that it has a controller: %t, %v", says, err)
 			}
 			_, err = f.controller.ListVolumes(t.Context(), &spec.ListVolumesRequest{})

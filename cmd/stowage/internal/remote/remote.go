@@ -22,6 +22,8 @@ import (
 
 	"github.com/stowage-io/stowage/api"
 	"github.com/stowage-io/stowage/apiserver/trust"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	coremachine "github.com/stowage-io/stowage/core/machine"
@@ -45,6 +47,8 @@ type Config struct {
 	// Machine is the name of the machine. Empty: the name with which the agent was enrolled, or
 	// else the host name.
 	Machine string
+	// CSI, if not nil, makes the agent the node service of a CSI driver. It needs no Machine.
+	CSI *csi.Settings
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -54,6 +58,9 @@ func (c Config) Validate() error {
 		return errors.NotValidf("DataDir %q, which is not absolute,", c.DataDir)
 	case c.Machine != "" && !coremachine.IsName(c.Machine):
 		return errors.NewNotValid(nil, fmt.Sprintf("machine name %q: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends, and is not a number", c.Machine))
+	}
+	if c.CSI != nil && c.CSI.SocketPath == "" {
+		return errors.NotValidf("empty CSI.SocketPath")
 	}
 	return c.Config.Validate()
 }
@@ -97,6 +104,11 @@ func New(ctx context.Context, config Config) (*Agent, error) {
 func (a *Agent) start(ctx context.Context) error {
 	if err := a.identity.checkFingerprint(a.dir); err != nil {
 		return errors.Trace(err)
+	}
+	if a.config.CSI != nil {
+		if err := control.CheckSocket(a.config.CSI.SocketPath); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if err := a.dir.PrepareStorage(); err != nil {
 		return errors.Trace(err)
@@ -211,12 +223,13 @@ const (
 	trashCollector     = "trash"
 	taskExecutor       = "tasks"
 	spaceReporter      = "space"
+	csiServer          = "csi"
 )
 
 // manifolds returns the workers that the engine keeps running. They share the client, which
 // hides lost connections.
 func (a *Agent) manifolds() dependency.Manifolds {
-	return dependency.Manifolds{
+	manifolds := dependency.Manifolds{
 		connection:         process.Start(a.startConnection),
 		certificateRenewer: process.Start(a.startRenewer),
 		diskManager: process.Start(func() (worker.Worker, error) {
@@ -234,6 +247,10 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			Mounts:         mounts.Watch,
 		}),
 	}
+	if a.config.CSI != nil {
+		manifolds[csiServer] = process.Start(a.startCSI)
+	}
+	return manifolds
 }
 
 // startConnection starts a worker that ends when the client does, and with it the agent. The

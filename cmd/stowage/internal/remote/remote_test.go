@@ -129,7 +129,7 @@ func (s *site) agent(dir, name, token string) (*remote.Agent, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	a, err := remote.New(ctx, remote.Config{
-		Config: s.config(dir), DataDir: filepath.Join(s.dir, dir), Servers: []string{"https://" + s.address}, Token: token, Machine: name,
+		Config: s.config(dir), DataDir: filepath.Join(s.dir, dir), Servers: []string{"https://" + s.address}, Token: token, Machine: name, CSI: s.csiOf(dir),
 	})
 	if err == nil {
 		s.t.Cleanup(func() {

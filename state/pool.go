@@ -113,7 +113,7 @@ func (r *reader) wirePool(i *instance) *params.Pool {
 	pool = &params.Pool{Name: i.Pool}
 	if rules, err := poolmanager.NewRules(r.registry); err == nil {
 		if found, err := r.pool(rules, i.Pool); err == nil {
-			pool.Attributes = found.Attrs()
+			pool.Attributes = found.ForProvider().Attrs()
 		}
 	}
 	if r.pools == nil {

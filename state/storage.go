@@ -727,7 +727,7 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	}
 
 	attributes := make(map[string]any)
-	maps.Copy(attributes, pool.Attrs())
+	maps.Copy(attributes, pool.ForProvider().Attrs())
 	maps.Copy(attributes, p.Attributes)
 	d.instance = instance{
 		Kind:       p.Kind.String(),

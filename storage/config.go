@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"fmt"
 	"maps"
 
 	"github.com/juju/errors"
@@ -8,6 +9,10 @@ import (
 
 // Attrs are the settings of a pool, by name.
 type Attrs map[string]any
+
+// ConfigDefaultSize is an attribute that every pool may have: the size of storage for which none is asked,
+// such as "10G". It is not for the provider: see [Config.ForProvider].
+const ConfigDefaultSize = "default-size"
 
 // Config is a pool: a provider with named settings. A Config is immutable.
 type Config struct {
@@ -42,6 +47,29 @@ func (c *Config) Provider() ProviderType {
 // Attrs returns a copy of the pool's settings.
 func (c *Config) Attrs() Attrs {
 	return maps.Clone(c.attrs)
+}
+
+// ForProvider returns the pool as its provider knows it: without the attributes that every pool may have.
+func (c *Config) ForProvider() *Config {
+	own := *c
+	own.attrs = maps.Clone(c.attrs)
+	delete(own.attrs, ConfigDefaultSize)
+	return &own
+}
+
+// DefaultSize returns the size in MiB of storage for which none is asked; 0 if the pool does not say. The
+// error satisfies errors.IsNotValid.
+func (c *Config) DefaultSize() (uint64, error) {
+	value, ok := c.attrs[ConfigDefaultSize]
+	if !ok {
+		return 0, nil
+	}
+	if text, ok := value.(string); ok && sizePattern.MatchString(text) {
+		if size, err := parseSize(text); err == nil && size > 0 {
+			return size, nil
+		}
+	}
+	return 0, errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q is %q, want a size of at least 1M, such as 10G", c.name, ConfigDefaultSize, fmt.Sprint(value)))
 }
 
 // ValueString returns the setting of that name, and whether it exists and is a string.

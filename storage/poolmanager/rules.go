@@ -123,13 +123,22 @@ func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if err := p.ValidateConfig(config); err != nil {
+	if err := Validate(p, config); err != nil {
 		if strings.HasPrefix(err.Error(), fmt.Sprintf("storage pool %q: ", name)) {
 			return nil, errors.Trace(err) // the error names the pool itself
 		}
 		return nil, errors.Annotatef(err, "pool %q", name)
 	}
 	return config, nil
+}
+
+// Validate checks the attributes of a pool: those that every pool may have, and those of its provider. The error
+// satisfies errors.IsNotValid.
+func Validate(provider storage.Provider, pool *storage.Config) error {
+	if _, err := pool.DefaultSize(); err != nil {
+		return err
+	}
+	return provider.ValidateConfig(pool.ForProvider())
 }
 
 // providers lists the providers for an error message.

@@ -28,6 +28,9 @@ const ErrElsewhere = errors.ConstError("on another machine")
 // cannot be reached, or does not serve it. The call may have had its effect.
 const ErrUnreachable = errors.ConstError("unreachable")
 
+// DefaultSizeMiB is the default size of volumes of a pool that has no other.
+const DefaultSizeMiB = 1024
+
 // Request describes a volume to make. It is made and not attached.
 type Request struct {
 	// Name is the asker's name, of any form.
@@ -35,7 +38,8 @@ type Request struct {
 	Pool string
 	Kind storage.StorageKind
 	// SizeMiB is the size, and LimitMiB the largest size that may be made instead if a filesystem does
-	// not fit in SizeMiB; it is not less.
+	// not fit in SizeMiB; it is not less. SizeMiB 0 is the default size of the pool, or the limit if that
+	// is less.
 	SizeMiB, LimitMiB uint64
 	// Machine is the machine that is to have the volume. Empty: any machine.
 	Machine string

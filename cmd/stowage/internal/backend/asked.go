@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -236,7 +237,7 @@ func (a *Asked) leastSize(request asked.Request) (uint64, error) {
 		return 1, nil
 	}
 	attributes := map[string]any{}
-	maps.Copy(attributes, config.Attrs())
+	maps.Copy(attributes, config.ForProvider().Attrs())
 	for name, value := range map[string]string{"fs": request.Filesystem, "mkfs-options": request.MkfsOptions, "mount-options": request.MountOptions} {
 		if value != "" {
 			attributes[name] = value
@@ -245,10 +246,27 @@ func (a *Asked) leastSize(request asked.Request) (uint64, error) {
 	return provider.LeastFilesystemSize(attributes)
 }
 
+// sizeOf returns the size that is asked for, or that of the pool.
+func (a *Asked) sizeOf(request asked.Request) (uint64, error) {
+	if request.SizeMiB > 0 {
+		return request.SizeMiB, nil
+	}
+	config, _, err := a.pool(request.Pool)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	size, err := config.DefaultSize()
+	return min(cmp.Or(size, asked.DefaultSizeMiB), request.LimitMiB), errors.Trace(err)
+}
+
 // enlarge returns the size of a volume that is to be made: the size that is asked for, or the least in
 // which its filesystem fits. The error satisfies errors.Is(err, asked.ErrTooSmall) if that is more than
 // is allowed.
 func (a *Asked) enlarge(request asked.Request) (uint64, error) {
+	size, err := a.sizeOf(request)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
 	least, err := a.leastSize(request)
 	if err != nil {
 		return 0, errors.Trace(err)
@@ -256,7 +274,7 @@ func (a *Asked) enlarge(request asked.Request) (uint64, error) {
 	if least > request.LimitMiB {
 		return 0, errors.WithType(errors.Errorf("the filesystem needs at least %d MiB, and the limit is %d MiB: raise the limit", least, request.LimitMiB), asked.ErrTooSmall)
 	}
-	return max(request.SizeMiB, least), nil
+	return max(size, least), nil
 }
 
 // changeOne makes a change of the storage with an ID.

@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -193,6 +194,41 @@ func TestAskedVolumesAreChangedByID(t *testing.T) {
 	} {
 		if !errors.Is(err, errors.NotFound) {
 			t.Errorf("%s of what is not there: %v", name, err)
+		}
+	}
+}
+
+// Without a size, a volume has the default size of its pool, in the limit. The attribute is the pool's own, and
+// is neither the provider's nor the volume's.
+func TestDefaultSize(t *testing.T) {
+	s, _ := newServers(t)
+	s.must(s.AddPool(t.Context(), user.AddPoolArgs{Name: "large", Provider: "loop", Attributes: map[string]any{"default-size": "2.5GiB", "allocation": "thin"}}))
+	volumes := s.Asked("csi", "")
+	for n, test := range []struct {
+		pool               string
+		size, limit, wants uint64
+	}{
+		{"loop", 0, 1 << 20, 1024}, {"large", 0, 1 << 20, 2560}, {"large", 0, 100, 100}, {"large", 10, 1 << 20, 10},
+	} {
+		v := mustCreate(s, volumes, ask(fmt.Sprint("v", n), func(r *asked.Request) { r.Pool, r.SizeMiB, r.LimitMiB = test.pool, test.size, test.limit }))
+		if v.WantedMiB != test.wants {
+			t.Errorf("%+v: made %d MiB", test, v.WantedMiB)
+		}
+		found, err := s.state.AskedByUUID("csi", v.ID)
+		s.must(err)
+		if _, ok := found.Attributes["default-size"]; ok || (found.Attributes["allocation"] == "thin") != (test.pool == "large") {
+			t.Errorf("%+v: its attributes are %v", test, found.Attributes)
+		}
+	}
+	_, err := s.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: "pools: [{name: small, provider: loop, attributes: {default-size: 512M}}]\n" +
+		`storage: [{name: a, directive: "small,10M", kind: filesystem, mount: /srv/a, filesystem: ext4, machine: "0"}]`})
+	s.must(err)
+	_, err = s.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: "pools: [{name: none, provider: loop, attributes: {default-size: 0M}}]"})
+	wantError(t, err, `f.yaml:1: pool none: attributes: attribute "default-size" is "0M", want a size of at least 1M, such as 10G`)
+	for _, value := range []any{"10", 10, "", "-1G", "0G", "all", "1e3M", true, nil} {
+		err := s.AddPool(t.Context(), user.AddPoolArgs{Name: "bad", Provider: "loop", Attributes: map[string]any{"default-size": value}})
+		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), `storage pool "bad": attribute "default-size" is `) {
+			t.Errorf("default-size %v: %v", value, err)
 		}
 	}
 }

@@ -214,7 +214,7 @@ func (i *importing) takeOver(ctx context.Context, t *converge.Takeover) (*task.I
 		return nil, errors.Trace(err)
 	}
 	request := task.Import{
-		Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Path: i.path, Attributes: t.Pool.Attrs(), ResourceTags: tags,
+		Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Path: i.path, Attributes: t.Pool.ForProvider().Attrs(), ResourceTags: tags,
 	}
 	if t.OnVolume {
 		request.Device, request.Copy = i.device, i.args.Copy

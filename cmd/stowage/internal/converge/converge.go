@@ -32,6 +32,7 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/poolmanager"
 )
 
 // Situation is what a file is compared with.
@@ -377,7 +378,7 @@ func (p *planner) checkManager(pool *storage.Config, provider storage.Provider) 
 // checkChoices checks the choices one after the other, and the size once the type is known, so
 // that the error is about the field that has to change.
 func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config, onVolume bool) error {
-	params := storage.FilesystemParams{Attributes: maps.Clone(pool.Attrs())}
+	params := storage.FilesystemParams{Attributes: pool.ForProvider().Attrs()}
 	if params.Attributes == nil {
 		params.Attributes = map[string]any{}
 	}
@@ -439,7 +440,7 @@ func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs
 	if err != nil {
 		return errors.Trace(err)
 	}
-	return trimErrorPrefix(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
+	return trimErrorPrefix(fmt.Sprintf("storage pool %q: ", pool.Name()), poolmanager.Validate(provider, config))
 }
 
 // trimErrorPrefix removes a prefix from an error, because the callers' messages already

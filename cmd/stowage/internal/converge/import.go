@@ -78,7 +78,7 @@ func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 // if the agent cannot manage that filesystem.
 func (t *Takeover) Adopt(filesystem, uuid string) error {
 	t.State.Attributes = map[string]any{attributeFilesystem: filesystem, attributeUUID: uuid}
-	params := storage.FilesystemParams{Attributes: t.Pool.Attrs()}
+	params := storage.FilesystemParams{Attributes: t.Pool.ForProvider().Attrs()}
 	if params.Attributes == nil {
 		params.Attributes = map[string]any{}
 	}

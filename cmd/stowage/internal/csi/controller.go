@@ -78,9 +78,12 @@ func (c *controller) parseCreate(r *csi.CreateVolumeRequest) (request asked.Requ
 	if len(r.GetMutableParameters()) > 0 {
 		return request, nil, fail(codes.InvalidArgument, "mutable_parameters: this driver does not have the capability MODIFY_VOLUME: leave them out")
 	}
-	size, err := parseRange(r.GetCapacityRange(), defaultMiB)
+	size, err := parseRange(r.GetCapacityRange(), 1)
 	if err != nil {
 		return request, nil, err
+	}
+	if r.GetCapacityRange().GetRequiredBytes() == 0 {
+		size.least = 0 // that of the pool
 	}
 	if machines, err = machinesOf(r.GetAccessibilityRequirements()); err != nil {
 		return request, nil, err

@@ -107,6 +107,9 @@ func (s *store) IDs() ([]string, error) {
 func (s *store) Create(_ context.Context, r asked.Request) (asked.Volume, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.SizeMiB == 0 {
+		r.SizeMiB = min(asked.DefaultSizeMiB, r.LimitMiB)
+	}
 	fs := r.Filesystem
 	if fs == "" {
 		fs = "ext4"

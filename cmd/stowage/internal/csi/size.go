@@ -9,9 +9,6 @@ import (
 
 const mib = 1 << 20
 
-// defaultMiB is the size of a volume for which no size is asked.
-const defaultMiB = 1024
-
 // maxMiB is the largest size that has a number of bytes in an answer.
 const maxMiB = math.MaxInt64 / mib
 

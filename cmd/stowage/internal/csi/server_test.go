@@ -26,24 +26,25 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // fixture is a driver over a store in memory, and its clients.
 type fixture struct {
-	*testing.T
+	testing.TB
 	store      *store
 	clock      *clocktest.Clock
 	logger     *logger
 	server     *csi.Server
 	socket     string
+	conn       *grpc.ClientConn
 	identity   spec.IdentityClient
 	controller spec.ControllerClient
 	node       spec.NodeClient
 }
 
-func newFixture(t *testing.T, change ...func(*csi.Config)) *fixture {
+func newFixture(t testing.TB, change ...func(*csi.Config)) *fixture {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") // t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{T: t, store: newStore(), clock: clocktest.New(), logger: &logger{}, socket: filepath.Join(dir, "s")}
+	f := &fixture{TB: t, store: newStore(), clock: clocktest.New(), logger: &logger{}, socket: filepath.Join(dir, "s")}
 	config := csi.Config{
 		Settings: csi.Settings{SocketPath: f.socket, Machine: "here"}, Controller: f.store, Node: f.store, Clock: f.clock, Logger: f.logger,
 	}
@@ -57,6 +58,7 @@ func newFixture(t *testing.T, change ...func(*csi.Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.conn = conn
 	f.identity, f.controller, f.node = spec.NewIdentityClient(conn), spec.NewControllerClient(conn), spec.NewNodeClient(conn)
 	t.Cleanup(func() {
 		_ = conn.Close()
@@ -114,6 +116,9 @@ func (f *fixture) create(name string, change ...func(*spec.CreateVolumeRequest))
 	}
 	return made.GetVolume()
 }
+
+// codeOf returns the code of the error of a call.
+func codeOf(err error) codes.Code { return status.Code(err) }
 
 // wantCode fails the test unless the error has a code, and a message with a text.
 func wantCode(t testing.TB, err error, code codes.Code, text string) {

@@ -37,6 +37,9 @@ func rpcNamed(t testing.TB, name string) rpc {
 	return rpc{}
 }
 
+// path is how a client names the RPC.
+func (r rpc) path() string { return fmt.Sprintf("/%s/%s", r.Parent().FullName(), r.Name()) }
+
 // newMessage returns an empty message of the package of the specification.
 func newMessage(t testing.TB, d protoreflect.MessageDescriptor) proto.Message {
 	t.Helper()
@@ -50,6 +53,6 @@ func newMessage(t testing.TB, d protoreflect.MessageDescriptor) proto.Message {
 // invoke makes a call.
 func (f *fixture) invoke(ctx context.Context, r rpc, request proto.Message) (proto.Message, error) {
 	response := newMessage(f.TB, r.Output())
-	err := f.conn.Invoke(ctx, fmt.Sprintf("/%s/%s", r.Parent().FullName(), r.Name()), request, response)
+	err := f.conn.Invoke(ctx, r.path(), request, response)
 	return response, err
 }

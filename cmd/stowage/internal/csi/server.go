@@ -79,6 +79,31 @@ func (c Config) Validate() error {
 	return nil
 }
 
+func (c Config) withDefaults() Config {
+	if c.Pool == "" {
+		c.Pool = DefaultPool
+	}
+	if c.Version == "" {
+		c.Version = "unknown"
+	}
+	if c.Ready == nil {
+		c.Ready = func() error { return nil }
+	}
+	return c
+}
+
+// register registers the services.
+func (c Config) register(to grpc.ServiceRegistrar) {
+	csi.RegisterIdentityServer(to, &identity{config: c})
+	calls := &busy{}
+	if c.Controller != nil {
+		csi.RegisterControllerServer(to, &controller{config: c, volumes: c.Controller, busy: calls})
+	}
+	if c.Node != nil {
+		csi.RegisterNodeServer(to, &node{config: c, volumes: c.Node, busy: calls})
+	}
+}
+
 // Server is a worker that serves CSI on a socket, which only its own user may use.
 type Server struct {
 	config Config
@@ -95,15 +120,7 @@ func NewServer(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	if config.Pool == "" {
-		config.Pool = DefaultPool
-	}
-	if config.Version == "" {
-		config.Version = "unknown"
-	}
-	if config.Ready == nil {
-		config.Ready = func() error { return nil }
-	}
+	config = config.withDefaults()
 	listener, err := control.Listen(config.SocketPath)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -112,14 +129,7 @@ func NewServer(config Config) (*Server, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.ctx = ctx
 	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(s.intercept))
-	csi.RegisterIdentityServer(s.grpc, &identity{config: config})
-	calls := &busy{}
-	if config.Controller != nil {
-		csi.RegisterControllerServer(s.grpc, &controller{config: config, volumes: config.Controller, busy: calls})
-	}
-	if config.Node != nil {
-		csi.RegisterNodeServer(s.grpc, &node{config: config, volumes: config.Node, busy: calls})
-	}
+	config.register(s.grpc)
 	s.tomb.Go(func() error {
 		s.tomb.Go(func() error {
 			<-s.tomb.Dying()

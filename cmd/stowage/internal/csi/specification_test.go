@@ -187,7 +187,7 @@ var inapplicable = map[row]string{
 }
 
 // specification returns the text of the version that the module uses.
-func specification(t *testing.T) string {
+func specification(t testing.TB) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/container-storage-interface/spec").Output()
 	if err != nil {
@@ -349,11 +349,11 @@ func TestServedAsAdvertised(t *testing.T) {
 }
 
 // requiredFields returns the fields that the specification requires, by message.
-func requiredFields(t *testing.T) map[string][]protoreflect.Name {
+func requiredFields(t testing.TB) map[string][]protoreflect.Name {
 	t.Helper()
 	message, comment := "", ""
 	begin := regexp.MustCompile(`^message (\w+) \{`)
-	field := regexp.MustCompile(`^  (?:repeated )?[\w.<>, ]+ (\w+) = \d+`)
+	field := regexp.MustCompile(`^  (?:repeated )?\w[\w.<>, ]* (\w+) = \d+`)
 	required := regexp.MustCompile(`field is REQUIRED\.|is a REQUIRED field\.`)
 	found := map[string][]protoreflect.Name{}
 	for line := range strings.Lines(specification(t)) {

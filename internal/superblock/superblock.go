@@ -134,7 +134,7 @@ func parseXFS(device []byte) (Superblock, bool) {
 }
 
 // FilesystemSize returns the size in bytes of the ext2, ext3, ext4, xfs or btrfs filesystem that
-// begins at offset 0: the part of the device that it uses. It returns 0 if there is none.
+// begins at offset 0: the part of the device that it uses. It returns 0 if there is no such filesystem.
 func FilesystemSize(device io.ReaderAt) (int64, error) {
 	found, err := ReadFilesystem(device)
 	if err != nil {

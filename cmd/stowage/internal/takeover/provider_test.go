@@ -52,6 +52,7 @@ func TestGuardHasAllCapabilities(t *testing.T) {
 	_, remarks := s.(storage.VolumeRemarker)
 	_, isNew := s.(storage.NewVolumes)
 	_, owners := s.(storage.VolumeOwnerLister)
+	_, clones := s.(storage.VolumeCloner)
 	_, qualifies := s.(storage.VolumeQualifier)
 	_, guards := s.(storage.VolumeDeletionGuard)
 	_, concurrent := s.(storage.ConcurrentSource)
@@ -60,7 +61,7 @@ func TestGuardHasAllCapabilities(t *testing.T) {
 	_, fsQualifies := p.(storage.FilesystemQualifier)
 	_, fsGuards := p.(storage.FilesystemDeletionGuard)
 	has := map[string]bool{
-		"VolumeResizer": resizes, "VolumeChecker": checks, "VolumeRemarker": remarks, "NewVolumes": isNew,
+		"VolumeResizer": resizes, "VolumeChecker": checks, "VolumeRemarker": remarks, "NewVolumes": isNew, "VolumeCloner": clones,
 		"VolumeOwnerLister": owners, "VolumeQualifier": qualifies, "VolumeDeletionGuard": guards,
 		"ConcurrentSource": concurrent, "RateLimiter": limits, "PoolSources": pools,
 		"FilesystemQualifier": fsQualifies, "FilesystemDeletionGuard": fsGuards,
@@ -90,6 +91,9 @@ func TestGuardHasAllCapabilities(t *testing.T) {
 	resized, err := s.(storage.VolumeResizer).ResizeVolumes(w.ctx(), make([]storage.VolumeResizeParams, 1))
 	if err != nil || !errors.Is(resized[0].Error, errors.NotSupported) {
 		t.Errorf("resizing: %v, %v", resized, err)
+	}
+	if got, err := s.(storage.VolumeCloner).CloneVolumes(w.ctx(), make([]storage.VolumeCloneParams, 1)); err != nil || !errors.Is(got[0].Error, errors.NotSupported) {
+		t.Errorf("cloning: %v, %v", got, err)
 	}
 	if got, err := s.(storage.VolumeChecker).CheckVolumes(w.ctx(), make([]string, 2)); err != nil || len(got) != 2 || got[0] != nil {
 		t.Errorf("checking: %v, %v", got, err)

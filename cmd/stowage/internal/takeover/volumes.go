@@ -25,6 +25,37 @@ type volumes struct {
 // this one is only made, and attached by AttachVolumes: it has to be detached first, for which its
 // ID must be known.
 func (s *volumes) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	return s.create(all, func(some []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+		return s.VolumeSource.CreateVolumes(ctx, some)
+	})
+}
+
+// CloneVolumes implements [storage.VolumeCloner].
+func (s *volumes) CloneVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeCloneParams) ([]storage.CreateVolumesResult, error) {
+	params := make([]storage.VolumeParams, len(all))
+	origins := make(map[names.VolumeTag]storage.Origin, len(all))
+	for i, p := range all {
+		params[i], origins[p.Tag] = p.VolumeParams, p.Origin
+	}
+	cloner, ok := s.VolumeSource.(storage.VolumeCloner)
+	if !ok {
+		results := make([]storage.CreateVolumesResult, len(all))
+		for i := range results {
+			results[i].Error = storage.Permanent(errors.NewNotSupported(nil, "its provider cannot make volumes with the contents of others"))
+		}
+		return results, nil
+	}
+	return s.create(params, func(some []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+		clones := make([]storage.VolumeCloneParams, len(some))
+		for i, p := range some {
+			clones[i] = storage.VolumeCloneParams{VolumeParams: p, Origin: origins[p.Tag]}
+		}
+		return cloner.CloneVolumes(ctx, clones)
+	})
+}
+
+// create makes volumes with a call of the source.
+func (s *volumes) create(all []storage.VolumeParams, source func([]storage.VolumeParams) ([]storage.CreateVolumesResult, error)) ([]storage.CreateVolumesResult, error) {
 	results := make([]storage.CreateVolumesResult, len(all))
 	made := slices.Clone(all)
 	var calls []state.AttachmentCall
@@ -49,7 +80,7 @@ func (s *volumes) CreateVolumes(ctx envcontext.ProviderCallContext, all []storag
 		begun = append(begun, i)
 	}
 	err := s.make(begun, calls, func(i int, err error) { results[i].Error = err }, func() ([]error, error) {
-		got, err := s.VolumeSource.CreateVolumes(ctx, pick(made, begun))
+		got, err := source(pick(made, begun))
 		if err = checkCount(len(got), len(begun), err); err != nil {
 			return nil, err
 		}

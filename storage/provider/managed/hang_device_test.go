@@ -171,14 +171,20 @@ func TestDeviceThatDoesNotAnswer(t *testing.T) {
 	thaw := freeze(t, disk.Dir)
 	wrote := make(chan error, 1)
 	go func() { wrote <- writeLast(hung.Path) }()
+	// The device answers until the write has reached it.
 	read := make(chan error, 1)
-	go func() { read <- readPastCache(hung.Path) }()
-	select {
-	case err := <-read:
-		thaw()
-		<-wrote
-		t.Skipf("the device answers while it is written to: %v", err)
-	case <-time.After(time.Second):
+	for deadline, hangs := time.Now().Add(10*time.Second), false; !hangs; {
+		go func() { read <- readPastCache(hung.Path) }()
+		select {
+		case err := <-read:
+			if err != nil || time.Now().After(deadline) {
+				thaw()
+				<-wrote
+				t.Skipf("the device answers while it is written to: %v", err)
+			}
+		case <-time.After(time.Second):
+			hangs = true
+		}
 	}
 	attach := func(tag names.FilesystemTag, path string) error {
 		results, err := source.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{{

@@ -29,7 +29,11 @@ import (
 // of exactly what it changed; a refused operation changes nothing. Afterwards, with workers
 // that do their work, storage can be detached, attached again, and removed without a trace.
 func FuzzOperations(f *testing.F) {
-	for seed := range uint64(60) {
+	programs := uint64(60)
+	if testing.Short() { // as under the race detector: one goroutine does the operations
+		programs = 8
+	}
+	for seed := range programs {
 		program := make([]byte, 512)
 		random := rand.NewChaCha8([32]byte(binary.LittleEndian.AppendUint64(make([]byte, 24), seed)))
 		_, _ = random.Read(program) // it never fails

@@ -15,25 +15,10 @@ import (
 )
 
 func (c *common) claimsCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   "claims",
 		Short: "List the claims of storage",
-		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			write, err := writerOf(output, writeClaims)
-			if err != nil {
-				return err
-			}
-			claims, err := client.Claims(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, claims)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*user.Client).Claims, writeClaims)
 }
 
 func writeClaims(out io.Writer, claims []user.Claim) error {

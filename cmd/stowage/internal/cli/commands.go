@@ -260,6 +260,25 @@ func addOutput(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "table", "output format: table, json or yaml")
 }
 
+// listCommand completes a command that writes a list of the agent or server, in the format of -o.
+func listCommand[T any](c *common, cmd *cobra.Command, read func(*user.Client, context.Context) ([]T, error), table func(io.Writer, []T) error) *cobra.Command {
+	var output string
+	cmd.Args = noArgs("leave the argument out")
+	cmd.RunE = c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
+		write, err := writerOf(output, table)
+		if err != nil {
+			return err
+		}
+		all, err := read(client, ctx)
+		if err != nil {
+			return err
+		}
+		return write(c.Stdout, all)
+	})
+	addOutput(cmd, &output)
+	return cmd
+}
+
 // writerOf returns the function that writes a list in the format of -o.
 func writerOf[T any](output string, table func(io.Writer, []T) error) (func(io.Writer, []T) error, error) {
 	switch output {

@@ -312,25 +312,10 @@ func (c *common) userCommand() *cobra.Command {
 }
 
 func (c *common) userListCommand(use string) *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   use,
 		Short: "List the users who have logged in to a server from other hosts",
-		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *userclient.Client, _ []string) error {
-			write, err := writerOf(output, writeUsers)
-			if err != nil {
-				return err
-			}
-			users, err := client.Users(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, users)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*userclient.Client).Users, writeUsers)
 }
 
 func writeUsers(out io.Writer, users []userclient.User) error {

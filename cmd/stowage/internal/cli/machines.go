@@ -21,8 +21,7 @@ import (
 )
 
 func (c *common) machinesCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   "machines",
 		Short: "List the machines",
 		Long: `Lists the machines. STATUS is "up" for a machine whose agent is connected,
@@ -33,21 +32,7 @@ that is unreachable stays as it is. A machine that is drained gets no storage: s
 
 FREE is the space that is left on the disk for loop volumes and directories, as the agent
 last reported it. "stowage machines -o yaml" shows the space by provider.`,
-		Args: noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			write, err := writerOf(output, writeMachines)
-			if err != nil {
-				return err
-			}
-			machines, err := client.Machines(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, machines)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*user.Client).Machines, writeMachines)
 }
 
 func writeMachines(out io.Writer, machines []user.Machine) error {
@@ -322,25 +307,10 @@ With a token for role admin or viewer, a user makes requests from another host: 
 }
 
 func (c *common) tokenListCommand(use string) *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   use,
 		Short: "List the tokens that were not used",
-		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			write, err := writerOf(output, writeTokens)
-			if err != nil {
-				return err
-			}
-			tokens, err := client.Tokens(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, tokens)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*user.Client).Tokens, writeTokens)
 }
 
 func writeTokens(out io.Writer, tokens []user.Token) error {

@@ -25,25 +25,10 @@ func (c *common) poolsCommand() *cobra.Command {
 }
 
 func (c *common) poolsListCommand(use string) *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   use,
 		Short: "List the pools",
-		Args:  noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			write, err := writerOf(output, writePools)
-			if err != nil {
-				return err
-			}
-			pools, err := client.Pools(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, pools)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*user.Client).Pools, writePools)
 }
 
 func writePools(out io.Writer, pools []user.Pool) error {

@@ -17,28 +17,13 @@ import (
 )
 
 func (c *common) serversCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return listCommand(c, &cobra.Command{
 		Use:   "servers",
 		Short: "List the servers that keep the state together",
 		Long: `Lists the servers of a cluster that "stowage server --cluster-init" has begun. STATUS is "up"
 for a server that answers, "joining" until it has all of the state, and otherwise
 "unreachable". More than half of the servers have to be up: otherwise nothing can be changed.`,
-		Args: noArgs("leave the argument out"),
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
-			write, err := writerOf(output, writeServers)
-			if err != nil {
-				return err
-			}
-			servers, err := client.Servers(ctx)
-			if err != nil {
-				return err
-			}
-			return write(c.Stdout, servers)
-		}),
-	}
-	addOutput(cmd, &output)
-	return cmd
+	}, (*user.Client).Servers, writeServers)
 }
 
 func writeServers(out io.Writer, servers []user.Server) error {

@@ -65,6 +65,24 @@ func TestManagedTakesOverCopies(t *testing.T) {
 	})
 }
 
+// The copy of a volume on which no filesystem was made yet gets one.
+func TestManagedMakesFilesystemOnBlankCopy(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Attributes = map[string]any{"copied": true}
+	mt.Tags = map[string]string{storage.EntityUUIDTag: uuid.NewString(), storage.ModelUUIDTag: uuid.NewString()}
+	for range 2 {
+		if _, err := mt.TryCreate("ext4"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mt.Attach()
+	if m := mt.MountInfo(); m.FSType != "ext4" {
+		t.Errorf("mounted %+v", m)
+	}
+	mt.Detach()
+}
+
 func TestManagedCopyRefusals(t *testing.T) {
 	for _, test := range []struct {
 		name, fs string
@@ -72,7 +90,12 @@ func TestManagedCopyRefusals(t *testing.T) {
 		words    []string
 	}{
 		{"another type", "xfs", func(mt *managedTest) { mt.foreign("ext4") }, []string{"holds a copy of ext4", "not of xfs"}},
-		{"no filesystem", "ext4", func(mt *managedTest) { mt.Loop(sourcetest.ManagedExt4Size) }, []string{"holds a copy of data of an unknown kind"}},
+		{"no filesystem", "ext4", func(mt *managedTest) {
+			loop := mt.Loop(sourcetest.ManagedExt4Size)
+			if err := os.WriteFile(loop.Path, []byte("somebody's data"), 0); err != nil {
+				mt.Fatal(err)
+			}
+		}, []string{"data of an unknown kind"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			mt := newManagedTest(t)

@@ -18,7 +18,7 @@ import (
 
 // adoptCopy takes over the copy of a filesystem that a new volume has, and gives it the UUID of its
 // entity in place of that of the original. If it was interrupted, it is called again: there is no
-// record before the filesystem has its UUID.
+// record before the filesystem has its UUID. If the original had no filesystem yet, one is made.
 func (f *filesystem) adoptCopy(choice fsattr.Choice) error {
 	own := storage.OwnerOf(f.rec.ResourceTags).EntityUUID
 	if own == "" {
@@ -29,6 +29,9 @@ func (f *filesystem) adoptCopy(choice fsattr.Choice) error {
 		return errors.Annotatef(err, "reading %s", f.dev.Path())
 	}
 	switch {
+	case found.Type == "":
+		choice.Copied = false
+		return f.makeNew(choice) // only if the device is blank
 	case !slices.Contains(mkfs.Names(), found.Type):
 		return storage.Permanent(errors.NewNotValid(nil, fmt.Sprintf("%s holds a copy of %s: only %s can be used",
 			f.dev.Path(), found, strings.Join(mkfs.Names(), ", "))))

@@ -23,8 +23,8 @@ const (
 	// UUID is an attribute of filesystems only: a filesystem with this UUID is already on the
 	// volume.
 	UUID = "uuid"
-	// Copied is an attribute of filesystems only. If it is true, the volume has a copy of another
-	// filesystem, with the UUID of the original.
+	// Copied is an attribute of filesystems only. If it is true, the volume is a copy of another one. It has
+	// a copy of the filesystem there, with the UUID of the original, if that was made.
 	Copied = "copied"
 )
 
@@ -41,7 +41,7 @@ type Choice struct {
 	Mkfs, Mount string
 	// UUID, if not empty, is the UUID of the filesystem to take over.
 	UUID string
-	// Copied says that the volume has a copy of a filesystem.
+	// Copied says that the volume is a copy, which may have a filesystem.
 	Copied bool
 
 	chosen []options.Choice
@@ -88,7 +88,7 @@ func Parse(attrs map[string]any) (Choice, error) {
 		return Choice{}, errors.Trace(err)
 	}
 	// An existing filesystem is not made, so the pool's mkfs options do not matter.
-	if !c.exists() {
+	if c.UUID == "" {
 		if c.chosen, err = c.Type.ParseOptions(c.Mkfs); err != nil {
 			return Choice{}, errors.Annotatef(err, "attribute %q", MkfsOptions)
 		}

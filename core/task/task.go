@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 )
@@ -38,6 +39,8 @@ const (
 	KindTag Kind = "tag"
 	// KindDelete destroys an object.
 	KindDelete Kind = "delete"
+	// KindSnapshot makes or deletes a snapshot.
+	KindSnapshot Kind = "snapshot"
 )
 
 // Task is a task as the agent of its machine sees it.
@@ -58,6 +61,8 @@ type Request struct {
 	Scan    *Scan    `json:"scan,omitempty"`
 	Tag     *Tag     `json:"tag,omitempty"`
 	Delete  *Delete  `json:"delete,omitempty"`
+
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
 }
 
 // Result is the result of a task, in the field of its kind.
@@ -67,6 +72,8 @@ type Result struct {
 	Scan    *Scanned   `json:"scan,omitempty"`
 	Tag     *Tagged    `json:"tag,omitempty"`
 	Delete  *Deleted   `json:"delete,omitempty"`
+
+	Snapshot *Snapshotted `json:"snapshot,omitempty"`
 }
 
 // Inspect names what to read: a path, or a block device that shows a file.
@@ -138,7 +145,7 @@ type Scanned struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Object is a volume or filesystem that a provider has. SizeMiB, Path and the last three fields are
+// Object is a volume, filesystem or snapshot that a provider has. SizeMiB, Path and the last three fields are
 // those of storage.OwnedObject.
 type Object struct {
 	Ref
@@ -150,7 +157,7 @@ type Object struct {
 	Released     bool              `json:"released,omitempty"`
 }
 
-// Ref identifies an object: Kind is "volume" or "filesystem", and ID is the provider's.
+// Ref identifies an object: Kind is "volume", "filesystem" or "snapshot", and ID is the provider's.
 type Ref struct {
 	Provider string `json:"provider"`
 	Kind     string `json:"kind"`
@@ -191,14 +198,37 @@ type Deleted struct {
 	KeptSeconds int64 `json:"kept-seconds,omitempty"`
 }
 
+// Snapshot describes a snapshot to make, or to delete. Its UUID is that of the resource tags.
+type Snapshot struct {
+	Provider string `json:"provider"`
+	// VolumeID is the provider's ID of the volume, and SnapshotID that of the snapshot if it is known.
+	VolumeID     string            `json:"volume-id"`
+	SnapshotID   string            `json:"snapshot-id,omitempty"`
+	Attributes   map[string]any    `json:"attributes,omitempty"`
+	ResourceTags map[string]string `json:"resource-tags"`
+	// Delete deletes the snapshot, complete or not. One that does not exist is no error.
+	Delete bool `json:"delete,omitempty"`
+}
+
+// Snapshotted is the result of [KindSnapshot].
+type Snapshotted struct {
+	// ID, SizeMiB and TakenAt describe the snapshot that was made.
+	ID      string    `json:"id,omitempty"`
+	SizeMiB uint64    `json:"size-mib,omitempty"`
+	TakenAt time.Time `json:"taken-at,omitzero"`
+	// Failure is the error of the provider; empty: it is done. Final says that trying again has no use.
+	Failure string `json:"failure,omitempty"`
+	Final   bool   `json:"final,omitempty"`
+}
+
 // Kind returns the kind of the request. It is empty unless exactly one field is set.
 func (r Request) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil)
 }
 
 // Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
 func (r Result) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil)
 }
 
 func kindOf(set ...bool) Kind {
@@ -206,7 +236,7 @@ func kindOf(set ...bool) Kind {
 	if n < 0 || slices.Contains(set[n+1:], true) {
 		return ""
 	}
-	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete}[n]
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot}[n]
 }
 
 // Changes reports whether tasks of the kind change something. An agent carries those out one after the
@@ -230,6 +260,8 @@ func (r Request) Validate() error {
 		}
 	case KindDelete:
 		err = r.Delete.validate()
+	case KindSnapshot:
+		err = r.Snapshot.validate()
 	default:
 		err = errors.New("not exactly one kind")
 	}
@@ -262,11 +294,21 @@ func (i *Import) validate() error {
 	return checkDevice(i.Device)
 }
 
+func (s *Snapshot) validate() error {
+	switch {
+	case s.Provider == "" || s.VolumeID == "":
+		return errors.New("a snapshot without a provider or a volume")
+	case len(s.ResourceTags) == 0:
+		return errors.New("a snapshot without an owner")
+	}
+	return nil
+}
+
 func (o *Owned) validate() error {
 	switch {
 	case o.Provider == "" || o.ID == "":
 		return errors.New("an object without a provider or an ID")
-	case o.Kind != "volume" && o.Kind != "filesystem":
+	case o.Kind != "volume" && o.Kind != "filesystem" && o.Kind != "snapshot":
 		return fmt.Errorf("an object of kind %q", o.Kind)
 	case o.ModelUUID == "" || o.EntityUUID == "":
 		return fmt.Errorf("%s %s without an owner", o.Kind, o.ID)

@@ -23,6 +23,9 @@ func TestParseRequest(t *testing.T) {
 		`{"delete":{` + owned + `,"now":true}}`:            "",
 		`{"tag":{"objects":[{` + owned + `}]}}`:            "",
 		`{"import":{"provider":"rootfs","path":"/srv/a"}}`: "",
+		`{"snapshot":{"provider":"loop","volume-id":"a","resource-tags":{"stowage-storage-uuid":"e","stowage-model-uuid":"m"}}}`: "",
+		`{"snapshot":{"volume-id":"a"}}`:                   "without a provider or a volume",
+		`{"snapshot":{"provider":"loop","volume-id":"a"}}`: "without an owner",
 		`{`:                        "unexpected EOF",
 		`{}`:                       "not exactly one kind",
 		`{"scan":{},"inspect":{}}`: "not exactly one kind",
@@ -57,6 +60,7 @@ func TestParseRequest(t *testing.T) {
 func TestKindChanges(t *testing.T) {
 	for kind, want := range map[task.Kind]bool{
 		task.KindInspect: false, task.KindScan: false, task.KindImport: true, task.KindTag: true, task.KindDelete: true,
+		task.KindSnapshot: true,
 	} {
 		if kind.Changes() != want {
 			t.Errorf("%s changes something: %v", kind, !want)

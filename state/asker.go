@@ -143,8 +143,13 @@ func (st *State) NameFor(by Asker) (string, error) {
 			return by.Name, errors.Trace(err)
 		}
 	}
-	hash := sha256.Sum256([]byte(by.Name))
-	return by.Way + "-" + hex.EncodeToString(hash[:8]), nil
+	return by.hashed(), nil
+}
+
+// hashed returns the way in and a hash of the name.
+func (a Asker) hashed() string {
+	hash := sha256.Sum256([]byte(a.Name))
+	return a.Way + "-" + hex.EncodeToString(hash[:8])
 }
 
 // checkAsker returns an error that satisfies errors.IsNotValid if the instance is not for those who come

@@ -122,6 +122,14 @@ func (st *State) BecomeCopy() (Copy, error) {
 			tx.write(environKey, &environ)
 		}
 		for _, key := range keys {
+			if strings.HasPrefix(key, snapshotPrefix) {
+				// As other storage, those of the environment stay with the other state.
+				if s, _ := read[snapshotRecord](&tx.reader, key); s.Scope == environScope {
+					tx.remove(snapshotUUIDKey(s.UUID))
+					tx.remove(key)
+				}
+				continue
+			}
 			name, ok := strings.CutPrefix(key, storagePrefix)
 			if !ok {
 				tx.remove(key) // pending imports belong to the other state
@@ -134,7 +142,7 @@ func (st *State) BecomeCopy() (Copy, error) {
 		tx.remove(addedKey) // the copy record covers it
 		tx.write(copyKey, &record)
 		return nil
-	}, storagePrefix, importPrefix)
+	}, storagePrefix, importPrefix, snapshotPrefix)
 	if err == nil {
 		err = st.readIdentity()
 	}

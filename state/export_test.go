@@ -25,6 +25,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	found := make(map[string]indexEntry)
 	bearers, wantBearers := make(map[string]bearersRecord), make(map[string]bearersRecord)
 	named, wantNamed := make(map[string]machineTag), make(map[string]machineTag)
+	snapshots, wantSnapshots := make(map[string]string), make(map[string]string)
 	tasks, wantTasks := make(map[string]bool), make(map[string]bool) // whether each is open
 	deletions, wantDeletions := make(map[string]string), make(map[string]string)
 	claims, claimed := make(map[string]string), make(map[string]string) // claims, by their storage
@@ -102,6 +103,14 @@ func CheckStore(store kv.Store) (problems []string) {
 				at, err := decodeAt[machineTag](key, data)
 				named[key[len("named/"):]] = at
 				return err
+			case strings.HasPrefix(key, snapshotPrefix):
+				record, err := decodeAt[snapshotRecord](key, data)
+				wantSnapshots[snapshotUUIDKey(record.UUID)] = key[len(snapshotPrefix):]
+				return err
+			case strings.HasPrefix(key, snapshotUUIDKey("")):
+				entry, err := decodeAt[indexEntry](key, data)
+				snapshots[key] = entry.Storage
+				return err
 			case strings.HasPrefix(key, tokenPrefix):
 				_, err := decodeAt[tokenRecord](key, data)
 				return err
@@ -176,6 +185,9 @@ func CheckStore(store kv.Store) (problems []string) {
 		if !retries[key] {
 			problems = append(problems, "no instance belongs to "+key)
 		}
+	}
+	if !reflect.DeepEqual(snapshots, wantSnapshots) {
+		problems = append(problems, fmt.Sprintf("the snapshots by UUID are\n\t%v\nwant\n\t%v", snapshots, wantSnapshots))
 	}
 	if !reflect.DeepEqual(claims, claimed) {
 		problems = append(problems, fmt.Sprintf("the storage of claims is\n\t%v\nwant\n\t%v", claimed, claims))

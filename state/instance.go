@@ -61,6 +61,9 @@ type instance struct {
 
 	// Asker says who asked for the instance, nil for a user.
 	Asker *asker `cbor:"18,keyasint,omitempty"`
+
+	// Origin says whose contents the volume gets when it is made; nil for an empty volume.
+	Origin *originRecord `cbor:"19,keyasint,omitempty"`
 }
 
 // movedFilesystem is the filesystem of an instance on its former machine.

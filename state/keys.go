@@ -36,6 +36,7 @@ const (
 	machinesPrefix = "machine/"
 	tasksPrefix    = "tasks/"
 	claimPrefix    = "claim/"
+	snapshotPrefix = "snapshot/"
 
 	// machineComponent is the last component of the key of a machine's record.
 	machineComponent = "machine"
@@ -60,6 +61,11 @@ func userKey(name string) string { return userPrefix + name }
 
 // claimKey is the key of a claim, by name.
 func claimKey(name string) string { return claimPrefix + name }
+
+// snapshotKey is the key of a snapshot, by name, and snapshotUUIDKey that of the index entry with its name.
+func snapshotKey(name string) string { return snapshotPrefix + name }
+
+func snapshotUUIDKey(uuid string) string { return "snapshot-uuid/" + uuid }
 
 // sequenceKey is the key of the next number of volumes, filesystems or machines.
 func sequenceKey(kind string) string { return "sequence/" + kind }

@@ -422,9 +422,17 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 
 // checkRemoval returns why a machine cannot be removed, if it cannot.
 func (st *State) checkRemoval(at machineTag, lost map[string]bool) error {
-	var unnamed []string
+	var unnamed, snapshots []string
 	err := st.view(func(r *reader, snapshot kv.Snapshot) error {
-		unnamed = nil
+		unnamed, snapshots = nil, nil
+		err := scanSnapshotsOn(snapshot, at, func(key string, s *snapshotRecord) {
+			if !s.Deleting {
+				snapshots = append(snapshots, key[len(snapshotPrefix):])
+			}
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
 		if _, ok := read[machineRecord](r, machineKey(at)); !ok {
 			return errors.NewNotFound(nil, "there is no such machine")
 		}
@@ -440,10 +448,25 @@ func (st *State) checkRemoval(at machineTag, lost map[string]bool) error {
 			return errors.Annotatef(st.removeFromMachine(&i, at, st.clock.Now()), "storage %q", name)
 		})
 	})
-	if err == nil && len(unnamed) > 0 {
+	switch {
+	case err != nil:
+	case len(snapshots) > 0:
+		err = errors.NewNotValid(nil, fmt.Sprintf("it has snapshots, which are lost with it: delete them first, with `stowage snapshot delete %s`", strings.Join(snapshots, " ")))
+	case len(unnamed) > 0:
 		err = errUnnamed(unnamed)
 	}
 	return errors.Trace(err)
+}
+
+// scanSnapshotsOn calls fn for each snapshot that a machine has.
+func scanSnapshotsOn(snapshot kv.Snapshot, at machineTag, fn func(key string, s *snapshotRecord)) error {
+	return snapshot.Scan(snapshotPrefix, func(key string, data []byte) error {
+		s, err := decodeAt[snapshotRecord](key, data)
+		if err == nil && s.Scope == string(at) {
+			fn(key, &s)
+		}
+		return errors.Trace(err)
+	})
 }
 
 func errUnnamed(names []string) error {
@@ -462,6 +485,9 @@ func (st *State) emptyMachine(at machineTag, lost map[string]bool) error {
 			}
 			return errors.Trace(err)
 		})
+		if err == nil {
+			err = scanSnapshotsOn(snapshot, at, func(key string, _ *snapshotRecord) { keys = append(keys, key) })
+		}
 		if err != nil {
 			return errors.Trace(err)
 		}
@@ -489,6 +515,13 @@ func (st *State) emptyMachineOf(tx *txn, at machineTag, keys []string, lost map[
 	for _, key := range keys {
 		if device, ok := strings.CutPrefix(key, devicePrefix(at)); ok {
 			tx.setDevicesOf(at, device, nil)
+			continue
+		}
+		if strings.HasPrefix(key, snapshotPrefix) {
+			if s, ok := read[snapshotRecord](&tx.reader, key); ok {
+				tx.remove(snapshotUUIDKey(s.UUID))
+				tx.remove(key)
+			}
 			continue
 		}
 		name := key[len(storagePrefix):]

@@ -218,6 +218,11 @@ func TestMigrateLaterSchemas(t *testing.T) {
 	}
 	w.must(w.Apply(state.Changes{Unclaim: []string{"mine"}, Offer: []string{"raw"}, Label: []state.Label{{Name: "raw"}}}))
 	checkMigrated(t, w)
+	asked := olderWorld(t, 8)
+	if found, err := asked.Asked(state.Asker{Way: "csi", Name: "pvc-1"}); err != nil || found.Name != "pvc-1" {
+		t.Errorf("of schema 8: %+v, %v", found, err)
+	}
+	asked.check()
 	for _, schema := range []int{4, 5, 6} {
 		t.Run(strconv.Itoa(schema), func(t *testing.T) { checkMigrated(t, olderWorld(t, schema)) })
 	}

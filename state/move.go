@@ -16,13 +16,26 @@ import (
 // existing filesystem, and never formats.
 const filesystemUUID = "uuid"
 
+// filesystemCopied is the attribute that says that the volume is a copy of another one, and filesystemType
+// and filesystemOptions are those of what was chosen for the filesystem.
+const (
+	filesystemCopied  = "copied"
+	filesystemType    = "fs"
+	filesystemOptions = "mkfs-options"
+)
+
 // filesystemAttributes returns the attributes with which a filesystem is made. One that was moved
 // from another machine has the UUID of its entity, unless it was imported by its UUID.
 func (i *instance) filesystemAttributes() attributes {
-	if i.Moved == nil || i.Moved.UUID == "" || i.Moved.Unmade || i.Attributes[filesystemUUID] != nil {
+	all := attributes{}
+	switch {
+	case i.Moved != nil && i.Moved.UUID != "" && !i.Moved.Unmade && i.Attributes[filesystemUUID] == nil:
+		all[filesystemUUID] = i.Moved.UUID
+	case i.Origin != nil:
+		all[filesystemCopied] = true
+	default:
 		return i.Attributes
 	}
-	all := attributes{filesystemUUID: i.Moved.UUID}
 	maps.Copy(all, i.Attributes)
 	return all
 }

@@ -139,6 +139,9 @@ type EntityUUIDs struct {
 	// sources of the imports.
 	Imports map[string]string
 
+	// Snapshots maps the UUIDs of snapshots to their names.
+	Snapshots map[string]string
+
 	// InFlight are the volumes and filesystems that may be being made, or that are being
 	// removed.
 	InFlight []names.Tag
@@ -147,7 +150,7 @@ type EntityUUIDs struct {
 // EntityUUIDs returns every UUID that the state knows. List the objects to compare with it
 // before the call: an object that is made afterwards has been known to the state beforehand.
 func (st *State) EntityUUIDs() (EntityUUIDs, error) {
-	all := EntityUUIDs{Live: make(map[string]names.Tag), Imports: make(map[string]string)}
+	all := EntityUUIDs{Live: make(map[string]names.Tag), Imports: make(map[string]string), Snapshots: make(map[string]string)}
 	err := st.view(func(_ *reader, snapshot kv.Snapshot) error {
 		err := snapshot.Scan(storagePrefix, func(key string, data []byte) error {
 			i, err := decodeAt[instance](key, data)
@@ -162,6 +165,13 @@ func (st *State) EntityUUIDs() (EntityUUIDs, error) {
 			}
 			return nil
 		})
+		if err == nil {
+			err = snapshot.Scan(snapshotPrefix, func(key string, data []byte) error {
+				s, err := decodeAt[snapshotRecord](key, data)
+				all.Snapshots[s.UUID] = key[len(snapshotPrefix):]
+				return errors.Trace(err)
+			})
+		}
 		if err != nil {
 			return errors.Trace(err)
 		}

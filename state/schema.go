@@ -11,14 +11,15 @@ import (
 const (
 	// SchemaVersion is the version of records and keys. It is raised when older code must not read
 	// what newer code has written.
-	SchemaVersion = 8
+	SchemaVersion = 9
 
 	// sharedSchema is the oldest schema whose records are those of this version, as long as nothing is
-	// recorded that a later one has added: labels and claims, and who has asked for storage. Servers that
-	// know no later schema can have the state together with servers of this version.
-	sharedSchema = 6
-	labelsSchema = 7
-	askersSchema = 8
+	// recorded that a later one has added: labels and claims, who has asked for storage, and snapshots.
+	// Servers that know no later schema can have the state together with servers of this version.
+	sharedSchema    = 6
+	labelsSchema    = 7
+	askersSchema    = 8
+	snapshotsSchema = 9
 )
 
 // schemaRecord is the version of the schema, which decides what code may read the store. It is

@@ -59,6 +59,9 @@ type StorageParams struct {
 	// Asker is who asks for the instance. With one, Name may be empty: [State.NameFor] chooses it.
 	Asker Asker
 
+	// From says whose contents the instance gets. The zero value leaves it empty.
+	From From
+
 	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
 
@@ -95,6 +98,11 @@ type Storage struct {
 
 	// Asker is who asked for the instance; zero for a user.
 	Asker Asker
+
+	// From says whose contents the instance got; zero if it was made empty. Those may be gone. FromUUID is
+	// the UUID of the snapshot or of the storage.
+	From     From
+	FromUUID string
 
 	Life life.Value
 
@@ -740,6 +748,9 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		Life:       life.Alive,
 		Asker:      newAsker(p.Asker),
 	}
+	if err := st.applyFrom(r, &d, p.From); err != nil {
+		return design{}, errors.Trace(err)
+	}
 	if d.volume && d.filesystem && !d.bound && !d.attach {
 		// Its filesystem belongs to the machine that it is attached to first.
 		d.filesystem, d.Moved = false, &movedFilesystem{}
@@ -880,6 +891,8 @@ func (i *instance) view(r *reader, name string) Storage {
 		Claim:        i.Claim,
 		Retained:     i.Retained,
 		Asker:        i.Asker.view(),
+		From:         i.Origin.view(),
+		FromUUID:     i.Origin.uuid(),
 		Life:         i.Life,
 		Revision:     i.revision(),
 		Volume:       i.Volume.view(),

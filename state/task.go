@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -85,6 +86,13 @@ func (st *State) CreateTask(machine names.MachineTag, request task.Request, pati
 	err = st.updateIfSpace(func(tx *txn) error {
 		if err := tx.checkReachable(at); err != nil {
 			return err
+		}
+		if s := request.Snapshot; s != nil {
+			// Who has decided to make it may be late: it may have been deleted since.
+			entry, _ := read[indexEntry](&tx.reader, snapshotUUIDKey(storage.OwnerOf(s.ResourceTags).EntityUUID))
+			if record, ok := read[snapshotRecord](&tx.reader, snapshotKey(entry.Storage)); !ok || record.Deleting != s.Delete {
+				return errors.NotFoundf("a snapshot for which this is to be done")
+			}
 		}
 		list := tx.openTasks(at)
 		if len(list.Open) >= maxOpenTasks {

@@ -372,6 +372,9 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists all")
 	}
 	for _, o := range selected {
+		if o.Kind == inventory.SnapshotKind {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("it is a snapshot, which cannot be adopted: delete it with `stowage delete %s`", o.ResourceTags[storage.EntityUUIDTag]))
+		}
 		if o.state == user.OrphanReleased || o.state == user.OrphanUnknown {
 			command := fmt.Sprintf("stowage import NAME %s --pool %s", o.Path, o.Provider)
 			if o.place != here {

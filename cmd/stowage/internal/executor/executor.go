@@ -57,6 +57,8 @@ func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Re
 		result.Tag, err = &task.Tagged{}, x.tag(ctx, *request.Tag)
 	case request.Delete != nil:
 		result.Delete, err = x.delete(ctx, *request.Delete)
+	case request.Snapshot != nil:
+		result.Snapshot, err = x.snapshot(ctx, *request.Snapshot)
 	}
 	return result, errors.Trace(err)
 }
@@ -85,7 +87,7 @@ func SourceConfig(dir datadir.Dir, p storage.ProviderType) (*storage.Config, err
 
 func (x *Executor) inventory() (*inventory.Inventory, error) {
 	inv, err := inventory.Open(inventory.Config{
-		Registry: x.config.Registry, StorageDir: x.config.Dir.Storage(), Environ: x.config.Environ,
+		Registry: x.config.Registry, StorageDir: x.config.Dir.Storage(), Environ: x.config.Environ, Snapshots: true,
 	})
 	return inv, errors.Trace(err)
 }

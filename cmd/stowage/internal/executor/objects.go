@@ -111,7 +111,7 @@ func (x *Executor) delete(ctx context.Context, args task.Delete) (*task.Deleted,
 	}
 	for _, directory := range x.config.Dir.StorageDirectories() {
 		switch {
-		case directory.Provider != o.Provider:
+		case directory.Provider != o.Provider || o.Kind == inventory.SnapshotKind: // only volumes and filesystems are kept
 		case args.Now:
 			return &task.Deleted{}, errors.Trace(directory.Delete(ctx, o.ID, o.Owner()))
 		default:

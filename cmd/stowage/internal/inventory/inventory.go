@@ -22,14 +22,17 @@ import (
 // volume's provider.
 const Managed = provider.ManagedSourceType
 
-// Object is a volume or filesystem that a provider has.
+// SnapshotKind is the kind of a snapshot of a volume.
+const SnapshotKind = "snapshot"
+
+// Object is a volume, filesystem or snapshot that a provider has.
 type Object struct {
 	storage.OwnedObject
 
 	// Provider is the provider that has the object: Managed for a filesystem on a volume.
 	Provider storage.ProviderType
 
-	// Kind is names.VolumeTagKind or names.FilesystemTagKind.
+	// Kind is names.VolumeTagKind, names.FilesystemTagKind or SnapshotKind.
 	Kind string
 }
 
@@ -50,6 +53,9 @@ type Config struct {
 
 	// Environ includes the providers of storage that is bound to no machine.
 	Environ bool
+
+	// Snapshots includes snapshots.
+	Snapshots bool
 }
 
 // Inventory is the sources that can list their objects.
@@ -83,7 +89,7 @@ func Open(config Config) (*Inventory, error) {
 		if environ && !config.Environ || !environ && !config.used(t) {
 			continue
 		}
-		if err := inv.open(t, p, config.dir(t)); err != nil {
+		if err := inv.open(t, p, config.dir(t), config.Snapshots); err != nil {
 			return nil, errors.Annotatef(err, "opening provider %s", t)
 		}
 	}
@@ -103,7 +109,7 @@ func (c Config) used(t storage.ProviderType) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir string) error {
+func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir string, snapshots bool) error {
 	config, err := storage.NewConfig(string(t), t, storage.Attrs{storage.ConfigStorageDir: dir})
 	if err != nil {
 		return errors.Trace(err)
@@ -113,7 +119,7 @@ func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir strin
 		if err != nil {
 			return errors.Trace(err)
 		}
-		inv.addVolumes(t, volumes)
+		inv.addVolumes(t, volumes, snapshots)
 	}
 	if p.Supports(storage.StorageKindFilesystem) {
 		filesystems, err := p.FilesystemSource(config)
@@ -125,7 +131,7 @@ func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir strin
 	return nil
 }
 
-func (inv *Inventory) addVolumes(t storage.ProviderType, volumes storage.VolumeSource) {
+func (inv *Inventory) addVolumes(t storage.ProviderType, volumes storage.VolumeSource, snapshots bool) {
 	lister, ok := volumes.(storage.VolumeOwnerLister)
 	if !ok {
 		return
@@ -135,6 +141,11 @@ func (inv *Inventory) addVolumes(t storage.ProviderType, volumes storage.VolumeS
 		s.tag = tagger.TagVolumes
 	}
 	inv.sources = append(inv.sources, s)
+	if snapshotter, ok := volumes.(storage.VolumeSnapshotter); ok && snapshots {
+		inv.sources = append(inv.sources, source{
+			provider: t, kind: SnapshotKind, list: snapshotter.ListVolumeSnapshots, destroy: snapshotter.DestroyVolumeSnapshots,
+		})
+	}
 }
 
 func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage.FilesystemSource) {

@@ -57,6 +57,7 @@ func (l *Ledger) Standing(o Object) Standing {
 	owner := storage.OwnerOf(o.ResourceTags)
 	_, live := l.uuids.Live[owner.EntityUUID]
 	_, imported := l.uuids.Imports[owner.EntityUUID]
+	_, snapshot := l.uuids.Snapshots[owner.EntityUUID]
 	_, recorded := l.keys[o.key()]
 	switch {
 	case o.Released:
@@ -68,7 +69,7 @@ func (l *Ledger) Standing(o Object) Standing {
 		return Untagged
 	case owner.ModelUUID != l.model:
 		return Foreign
-	case live, imported:
+	case live, imported, snapshot:
 		return Known
 	}
 	return Orphaned

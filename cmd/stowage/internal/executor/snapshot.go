@@ -1,0 +1,93 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/core/task"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// snapshot makes or deletes a snapshot. What the provider refuses is in the result, and the error is about
+// what prevents asking it.
+func (x *Executor) snapshot(ctx context.Context, args task.Snapshot) (*task.Snapshotted, error) {
+	p, err := x.config.Registry.StorageProvider(storage.ProviderType(args.Provider))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	config, err := SourceConfig(x.config.Dir, storage.ProviderType(args.Provider))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	source, err := p.VolumeSource(config)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	snapshotter, ok := source.(storage.VolumeSnapshotter)
+	if !ok && args.Delete {
+		return &task.Snapshotted{}, nil // nothing was made
+	}
+	if !ok {
+		return &task.Snapshotted{Failure: fmt.Sprintf("provider %s cannot make snapshots", args.Provider), Final: true}, nil
+	}
+	callCtx := envcontext.New(ctx)
+	if args.Delete {
+		err := deleteSnapshot(callCtx, snapshotter, args)
+		return snapshotFailure(err), nil
+	}
+	results, err := snapshotter.CreateVolumeSnapshots(callCtx, []storage.VolumeSnapshotParams{{
+		VolumeId: args.VolumeID, Attributes: args.Attributes, ResourceTags: args.ResourceTags,
+	}})
+	switch {
+	case err != nil:
+	case len(results) != 1 || results[0].Error == nil && results[0].Snapshot == nil:
+		err = errors.Errorf("provider %s returned %d results for one snapshot, or an empty one", args.Provider, len(results))
+	default:
+		err = results[0].Error
+	}
+	if err != nil {
+		return snapshotFailure(err), nil
+	}
+	made := results[0].Snapshot
+	return &task.Snapshotted{ID: made.SnapshotId, SizeMiB: made.Size, TakenAt: made.TakenAt}, nil
+}
+
+// snapshotFailure returns the result of a call that has returned the error.
+func snapshotFailure(err error) *task.Snapshotted {
+	if err == nil {
+		return &task.Snapshotted{}
+	}
+	final := storage.IsPermanent(err) || errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) || errors.Is(err, errors.NotSupported)
+	return &task.Snapshotted{Failure: err.Error(), Final: final}
+}
+
+// deleteSnapshot destroys the snapshot with the ID, and what an interrupted call has left with its UUID.
+func deleteSnapshot(ctx envcontext.ProviderCallContext, snapshotter storage.VolumeSnapshotter, args task.Snapshot) error {
+	var ids []string
+	if args.SnapshotID != "" {
+		ids = append(ids, args.SnapshotID)
+	} else {
+		all, err := snapshotter.ListVolumeSnapshots(ctx)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		for _, o := range all {
+			if storage.OwnerOf(o.ResourceTags) == storage.OwnerOf(args.ResourceTags) {
+				ids = append(ids, o.ID)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	errs, err := snapshotter.DestroyVolumeSnapshots(ctx, ids)
+	for _, failed := range errs {
+		if err == nil {
+			err = failed
+		}
+	}
+	return errors.Trace(err)
+}

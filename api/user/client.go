@@ -189,6 +189,40 @@ func (c *Client) Offer(ctx context.Context, names []string) error {
 	return c.change(ctx, "offer", names)
 }
 
+// CreateSnapshot requests a snapshot, or returns it if it was requested before. wait is how long the answer
+// may take for the snapshot to be made, or to have failed; it is as it is then. Errors satisfy
+// errors.IsAlreadyExists if there is a snapshot of that name of other storage, and errors.IsNotFound if the
+// storage does not exist.
+func (c *Client) CreateSnapshot(ctx context.Context, name string, request SnapshotRequest, wait time.Duration) (Snapshot, error) {
+	return call[Snapshot](ctx, c, http.MethodPut, resource("snapshots", name, wait), request)
+}
+
+// GetSnapshot returns a snapshot. wait is as for CreateSnapshot.
+func (c *Client) GetSnapshot(ctx context.Context, name string, wait time.Duration) (Snapshot, error) {
+	return get[Snapshot](ctx, c, resource("snapshots", name, wait))
+}
+
+// Snapshots returns all snapshots, sorted by name.
+func (c *Client) Snapshots(ctx context.Context) ([]Snapshot, error) {
+	result, err := get[SnapshotList](ctx, c, "snapshots")
+	return result.Snapshots, err
+}
+
+// DeleteSnapshot requests that a snapshot be deleted. force deletes one that a program has asked for, too. It
+// returns what is left of the snapshot after the wait: nothing if it is gone.
+func (c *Client) DeleteSnapshot(ctx context.Context, name string, force bool, wait time.Duration) ([]Snapshot, error) {
+	path := resource("snapshots", name, wait)
+	if force {
+		separator := "?"
+		if wait > 0 {
+			separator = "&"
+		}
+		path += separator + "force=true"
+	}
+	result, err := call[SnapshotList](ctx, c, http.MethodDelete, path, nil)
+	return result.Snapshots, err
+}
+
 // resource returns the path of a resource, for a request that waits for a time.
 func resource(kind, name string, wait time.Duration) string {
 	path := kind + "/" + url.PathEscape(name)

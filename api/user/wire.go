@@ -695,6 +695,9 @@ type Declaration struct {
 	Directive string `json:"directive"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind"`
+	// From is the name of the snapshot whose contents the storage gets. Its pool has the same provider, and
+	// it is on the machine of the snapshot.
+	From string `json:"from,omitempty"`
 	// Asker is the program that asks for the storage, as WAY/NAME: how it asks, and the name that it gives.
 	// No other storage has the same one, and it is not removed by others without force.
 	Asker string `json:"asker,omitempty"`
@@ -716,4 +719,60 @@ type Declaration struct {
 	MkfsOptions string `json:"mkfs-options,omitempty"`
 	// MountOptions are options for mounting the filesystem.
 	MountOptions string `json:"mount-options,omitempty"`
+}
+
+// SnapshotRequest says what a snapshot is of.
+type SnapshotRequest struct {
+	// Storage is the name of storage on a volume.
+	Storage string `json:"storage"`
+}
+
+// SnapshotStatus says what can be done with a snapshot.
+type SnapshotStatus string
+
+// The statuses of snapshots.
+const (
+	// SnapshotCreating is a snapshot that is being made, or that is attempted again.
+	SnapshotCreating SnapshotStatus = "creating"
+	// SnapshotReady is a snapshot from which storage can be made.
+	SnapshotReady SnapshotStatus = "ready"
+	// SnapshotFailed is a snapshot that was not made, and is not attempted again until it is requested.
+	SnapshotFailed SnapshotStatus = "failed"
+	// SnapshotDeleting is a snapshot that is being deleted.
+	SnapshotDeleting SnapshotStatus = "deleting"
+)
+
+// Snapshot is a copy of storage as it was at one time.
+type Snapshot struct {
+	// Name is the name of the snapshot.
+	Name string `json:"name" yaml:"name"`
+	// UUID identifies the snapshot for ever.
+	UUID string `json:"uuid" yaml:"uuid"`
+	// StorageName is the name that the storage had. It may be gone.
+	StorageName string `json:"storage-name" yaml:"storage-name"`
+	// StorageUUID is the UUID of the volume of the storage.
+	StorageUUID string `json:"storage-uuid" yaml:"storage-uuid"`
+	// Kind is "block" or "filesystem".
+	Kind string `json:"kind" yaml:"kind"`
+	// Pool is the pool of the storage.
+	Pool string `json:"pool" yaml:"pool"`
+	// Machine is the machine that has the snapshot. It is empty on the machine of an agent with a state of
+	// its own, and for the environment.
+	Machine string `json:"machine,omitempty" yaml:"machine,omitempty"`
+	// SizeMiB is the least size of storage from the snapshot.
+	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
+	// Status is "creating", "ready", "failed" or "deleting".
+	Status SnapshotStatus `json:"status" yaml:"status"`
+	// Message says why the last attempt to make or to delete it has failed.
+	Message string `json:"message,omitempty" yaml:"message,omitempty"`
+	// TakenAt is when it was taken.
+	TakenAt *time.Time `json:"taken-at,omitempty" yaml:"taken-at,omitempty"`
+	// Asker is the program that has asked for it, as WAY/NAME; empty for a user.
+	Asker string `json:"asker,omitempty" yaml:"asker,omitempty"`
+}
+
+// SnapshotList is a list of snapshots.
+type SnapshotList struct {
+	// Snapshots are sorted by name.
+	Snapshots []Snapshot `json:"snapshots"`
 }

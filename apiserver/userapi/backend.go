@@ -68,6 +68,17 @@ type Backend interface {
 	Unclaim(ctx context.Context, name string) error
 	// Offer lets claims get the named storage, which was retained from deleted claims.
 	Offer(ctx context.Context, names []string) error
+	// Snapshots returns the named snapshots, or all snapshots without names, sorted by name. The error
+	// satisfies errors.IsNotFound if a name is not known.
+	Snapshots(ctx context.Context, names []string) ([]user.Snapshot, error)
+	// CreateSnapshot requests a snapshot, unless it was requested before. It returns when the request is
+	// recorded. Errors satisfy errors.IsAlreadyExists if there is a snapshot of that name of other storage,
+	// and errors.IsNotFound if the storage does not exist.
+	CreateSnapshot(ctx context.Context, name string, request user.SnapshotRequest) error
+	// DeleteSnapshot requests that a snapshot be deleted.
+	DeleteSnapshot(ctx context.Context, name string, force bool) error
+	// AwaitSnapshot returns when a snapshot is made, has failed or is gone, or when the context ends.
+	AwaitSnapshot(ctx context.Context, name string) error
 	// Backup writes the state to a new file.
 	Backup(context.Context, user.BackupArgs) (user.BackupResult, error)
 	Pools(context.Context) ([]user.Pool, error)

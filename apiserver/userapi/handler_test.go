@@ -51,7 +51,8 @@ func TestRoles(t *testing.T) {
 	const read, change, host = "read", "change", "host"
 	for _, op := range []struct{ method, name, body, needs string }{
 		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
-		{"GET", "claims", "", read}, {"GET", "claims/db", "", read}, {"PUT", "claims/db", "{}", change}, {"DELETE", "claims/db", "", change}, {"POST", "offer", "{}", change},
+		{"GET", "claims", "", read}, {"GET", "claims/db", "", read}, {"PUT", "claims/db", "{}", change}, {"DELETE", "claims/db", "", change}, {"GET", "snapshots", "", read}, {"GET", "snapshots/a", "", read}, {"PUT", "snapshots/a", `{"storage":"b"}`, change}, {"DELETE", "snapshots/a", "", change},
+		{"POST", "offer", "{}", change},
 		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"POST", "events", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read}, {"GET", "servers", "", read}, {"POST", "remove-server", "{}", change},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
@@ -67,7 +68,7 @@ func TestRoles(t *testing.T) {
 			"viewer on the host": {Role: role.Viewer, Local: true}, "machine": {Role: role.Machine}, "server": {Role: role.Server}, "no role": {},
 		} {
 			allowed := caller.Role == role.Admin && (op.needs != host || caller.Local) || caller.Role == role.Viewer && op.needs == read
-			b := &userapitest.Backend{ClaimList: []user.Claim{{Name: "db"}}}
+			b := &userapitest.Backend{ClaimList: []user.Claim{{Name: "db"}}, SnapshotList: []user.Snapshot{{Name: "a"}}}
 			status, answer := request(handler(t, b, caller), op.method, "/v1/"+op.name, op.body)
 			if (status < 300) != allowed || (len(b.Calls()) > 0) != allowed || !allowed && status != http.StatusForbidden {
 				t.Errorf("%s: %s %s is answered with %d %s, calls %q", name, op.method, op.name, status, answer, b.Calls())
@@ -79,7 +80,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 43 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 47 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

@@ -30,6 +30,7 @@ func (h *Handler) register() {
 	b := h.config.Backend
 	h.registerStorage()
 	h.registerClaims()
+	h.registerSnapshots()
 	tellNames(h, "offer", "Let claims get storage that was retained from deleted claims", b.Offer)
 	ask(h, "find", toRead, "List the named storage", func(ctx context.Context, args user.Names) (user.StorageList, error) {
 		found, err := b.Storage(ctx, args.Names)

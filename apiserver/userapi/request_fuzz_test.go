@@ -39,7 +39,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Skip("not a request")
 		}
-		b := &userapitest.Backend{Storages: []user.Storage{{Name: "data"}}, ClaimList: []user.Claim{{Name: "db", StorageName: "data"}}}
+		b := &userapitest.Backend{Storages: []user.Storage{{Name: "data"}}, SnapshotList: []user.Snapshot{{Name: "a"}}, ClaimList: []user.Claim{{Name: "db", StorageName: "data"}}}
 		request.URL.Path = "/v1/" + verb
 		response := httptest.NewRecorder()
 		handler(t, b, userapi.Caller{Role: role.Admin, Local: true}).ServeHTTP(deadlines{response}, request)

@@ -83,7 +83,7 @@ func TestStorageResource(t *testing.T) {
 	}
 	want := []string{
 		`storage ["data/0"]`,
-		`declare {Name:data Revisions:[] Exists:false Absent:false} {Directive:loop,2G Kind:filesystem Asker: Attached:<nil> Labels:map[] Machine:web MachineLabels: Mount:/srv/"data Filesystem: MkfsOptions: MountOptions:}`, `storage ["data"]`,
+		`declare {Name:data Revisions:[] Exists:false Absent:false} {Directive:loop,2G Kind:filesystem From: Asker: Attached:<nil> Labels:map[] Machine:web MachineLabels: Mount:/srv/"data Filesystem: MkfsOptions: MountOptions:}`, `storage ["data"]`,
 		`remove if {Name:data Revisions:[] Exists:false Absent:false}`, `storage ["data"]`,
 	}
 	if !slices.Equal(b.Calls(), want) {

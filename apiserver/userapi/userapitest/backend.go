@@ -13,10 +13,12 @@ import (
 
 // Backend answers from its fields, and records the calls.
 type Backend struct {
-	// Storages is what Storage returns, ClaimList what Claims returns, and Err the error of all calls.
-	Storages  []user.Storage
-	ClaimList []user.Claim
-	Err       error
+	// Storages is what Storage returns, ClaimList what Claims returns, SnapshotList what Snapshots returns,
+	// and Err the error of all calls.
+	Storages     []user.Storage
+	ClaimList    []user.Claim
+	SnapshotList []user.Snapshot
+	Err          error
 	// Watched are the events of Watch, which returns when the channel is closed. Watching receives when
 	// Watch begins, and when it ends.
 	Watched  chan user.Event
@@ -119,6 +121,31 @@ func (b *Backend) Unclaim(_ context.Context, name string) error {
 // Offer implements userapi.Backend.
 func (b *Backend) Offer(_ context.Context, names []string) error {
 	b.record("offer %q", names)
+	return b.Err
+}
+
+// Snapshots implements userapi.Backend.
+func (b *Backend) Snapshots(_ context.Context, names []string) ([]user.Snapshot, error) {
+	b.record("snapshots %q", names)
+	return b.SnapshotList, b.Err
+}
+
+// CreateSnapshot implements userapi.Backend.
+func (b *Backend) CreateSnapshot(_ context.Context, name string, request user.SnapshotRequest) error {
+	b.record("create snapshot %s %+v", name, request)
+	return b.Err
+}
+
+// DeleteSnapshot implements userapi.Backend.
+func (b *Backend) DeleteSnapshot(_ context.Context, name string, force bool) error {
+	b.record("delete snapshot %s %t", name, force)
+	return b.Err
+}
+
+// AwaitSnapshot implements userapi.Backend.
+func (b *Backend) AwaitSnapshot(ctx context.Context, name string) error {
+	_, limited := ctx.Deadline()
+	b.record("await snapshot %s %t", name, limited)
 	return b.Err
 }
 

@@ -24,6 +24,7 @@ const (
 	trashCollector     = "trash"
 	eventCollector     = "events"
 	csiServer          = "csi"
+	snapshotter        = "snapshots"
 )
 
 // manifolds returns the workers that the engine keeps running. They communicate through the
@@ -36,6 +37,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		stateCopies:      process.Start(func() (worker.Worker, error) { return a.StartCopier(a.store, a.dir) }),
 		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
 		eventCollector:   process.Start(func() (worker.Worker, error) { return a.StartEventRemover(a.state) }),
+		snapshotter:      process.Start(a.Backend.StartSnapshotter),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, machine.String()),

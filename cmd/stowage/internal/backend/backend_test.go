@@ -47,6 +47,11 @@ func (s *storeView) Update(ctx context.Context, fn func(kv.Tx) error) error {
 	return s.Store.Update(ctx, fn)
 }
 
+// testLogger writes messages to the log of a test.
+type testLogger struct{ testing.TB }
+
+func (l testLogger) Warningf(format string, args ...any) { l.Logf(format, args...) }
+
 type lease struct {
 	kv.Lease
 	ended bool
@@ -58,15 +63,16 @@ type server struct {
 	t      testing.TB
 	store  *storeView
 	state  *state.State
+	cloud  *providerfake.Provider
 	lease  *lease // the last
 	leases int    // how many there were
 }
 
 func newServer(t testing.TB, store kv.Store) *server {
 	t.Helper()
-	s := &server{t: t, store: &storeView{Store: store}}
+	s := &server{t: t, store: &storeView{Store: store}, cloud: providerfake.New(providerfake.Options{})}
 	registry := storage.ChainedProviderRegistry{provider.CommonStorageProviders(), storage.StaticProviderRegistry{
-		Providers: map[storage.ProviderType]storage.Provider{"cloud": providerfake.New(providerfake.Options{})},
+		Providers: map[storage.ProviderType]storage.Provider{"cloud": s.cloud},
 	}}
 	var err error
 	if s.state, err = state.Open(state.Config{Store: s.store, Clock: clock.WallClock, Registry: registry}); err != nil {
@@ -76,7 +82,7 @@ func newServer(t testing.TB, store kv.Store) *server {
 		t.Fatal(err)
 	}
 	s.Backend = backend.New(backend.Config{
-		State: s.state, Dir: datadir.Dir(t.TempDir()), Registry: registry, Clock: clock.WallClock, Manager: true,
+		State: s.state, Dir: datadir.Dir(t.TempDir()), Registry: registry, Clock: clock.WallClock, Manager: true, Logger: testLogger{t},
 		Server: &backend.Server{IsConnected: func(names.MachineTag) bool { return true }},
 		ChangeLease: func(context.Context) (kv.Lease, func(), error) {
 			s.lease = &lease{}

@@ -38,8 +38,10 @@ type backend struct {
 	names    []string
 	err      error
 	// attached and unfinished are in the result of Apply.
-	attached   int
-	machines   []user.Machine
+	attached int
+	machines []user.Machine
+	// snapshots are all snapshots, or the answers to requests for one, in order; the last one stays.
+	snapshots  []user.Snapshot
 	claims     []user.Claim
 	unfinished []string
 	// events are sent by a watch one after the other; then the watch waits until it is
@@ -123,6 +125,30 @@ func (b *backend) Offer(_ context.Context, names []string) error {
 	b.record("offer %q", names)
 	return b.err
 }
+
+func (b *backend) Snapshots(_ context.Context, names []string) ([]user.Snapshot, error) {
+	b.record("snapshots %q", names)
+	if len(names) > 0 && len(b.snapshots) > 1 {
+		defer func() { b.snapshots = b.snapshots[1:] }()
+		return b.snapshots[:1], b.err
+	}
+	if len(names) > 0 && len(b.snapshots) == 0 {
+		return nil, errors.NotFoundf("snapshot %q", names[0])
+	}
+	return b.snapshots, b.err
+}
+
+func (b *backend) CreateSnapshot(_ context.Context, name string, request user.SnapshotRequest) error {
+	b.record("create snapshot %s %+v", name, request)
+	return b.err
+}
+
+func (b *backend) DeleteSnapshot(_ context.Context, name string, force bool) error {
+	b.record("delete snapshot %s %t", name, force)
+	return b.err
+}
+
+func (b *backend) AwaitSnapshot(context.Context, string) error { return b.err }
 
 func (b *backend) Machines(context.Context) ([]user.Machine, error) {
 	return b.machines, b.err

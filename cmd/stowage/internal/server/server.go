@@ -307,6 +307,7 @@ const (
 	schemaRaising      = "schema"
 	etcdOwn            = "etcd"
 	csiServer          = "csi"
+	snapshotter        = "snapshots"
 )
 
 func (s *Server) manifolds() (dependency.Manifolds, error) {
@@ -346,6 +347,7 @@ func (s *Server) manifolds() (dependency.Manifolds, error) {
 			return manifolds, nil
 		}
 	}
+	manifolds[snapshotter] = s.snapshotManifold()
 	manifolds[environProvisioner], err = s.environManifold()
 	return manifolds, errors.Trace(err)
 }

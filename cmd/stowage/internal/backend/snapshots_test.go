@@ -1,0 +1,159 @@
+package backend_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// inCloud makes a volume of the environment, named by csi.
+func (s *server) inCloud(name string) state.Storage {
+	s.t.Helper()
+	v := mustCreate(s, s.Asked("csi", ""), ask(name, func(r *asked.Request) { r.Pool, r.Machine = "cloud", "" }))
+	found, err := s.state.AskedByUUID("csi", v.ID)
+	s.must(err)
+	tag := found.Volume.Tag.(names.VolumeTag)
+	made, err := s.cloud.CreateVolumes(envcontext.New(s.t.Context()), []storage.VolumeParams{{
+		Tag: tag, Size: 10, ResourceTags: map[string]string{storage.EntityUUIDTag: v.ID, storage.ModelUUIDTag: s.state.UUID()},
+	}})
+	s.must(err)
+	s.must(made[0].Error)
+	_, err = s.state.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: tag.String(), Info: params.VolumeInfo{VolumeId: made[0].Volume.VolumeId, Size: 10}}})
+	s.must(err)
+	found, err = s.state.AskedByUUID("csi", v.ID)
+	s.must(err)
+	return found
+}
+
+// snapshots runs the worker of snapshots until the test ends.
+func (s *server) snapshots() {
+	s.t.Helper()
+	w, err := s.StartSnapshotter()
+	s.must(err)
+	s.t.Cleanup(func() {
+		w.Kill()
+		if err := w.Wait(); err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// awaited returns a snapshot once nothing is being done for it; nil if it is gone.
+func (s *server) awaited(name string) *user.Snapshot {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	s.must(s.AwaitSnapshot(ctx, name))
+	s.must(ctx.Err())
+	found, err := s.Snapshots(s.t.Context(), []string{name})
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	}
+	s.must(err)
+	return &found[0]
+}
+
+func (s *server) listed() int {
+	s.t.Helper()
+	all, err := s.cloud.ListVolumeSnapshots(envcontext.New(s.t.Context()))
+	s.must(err)
+	return len(all)
+}
+
+// What is requested is made and deleted, with or without the volume, and what an interrupted process has left
+// is found.
+func TestSnapshotsAreMadeAndDeleted(t *testing.T) {
+	s, other := newServers(t)
+	volume := s.inCloud("data")
+	s.must(s.CreateSnapshot(t.Context(), "monday", user.SnapshotRequest{Storage: volume.Name}))
+	recorded, err := s.state.Snapshot("monday")
+	s.must(err)
+	// A process that was killed before it could record the snapshot has made it.
+	before, err := s.cloud.CreateVolumeSnapshots(envcontext.New(t.Context()), []storage.VolumeSnapshotParams{{VolumeId: recorded.VolumeID, ResourceTags: recorded.ResourceTags}})
+	s.must(err)
+	s.must(before[0].Error)
+	s.snapshots()
+	made := s.awaited("monday")
+	if made == nil || made.Status != user.SnapshotReady || made.TakenAt == nil || s.listed() != 1 {
+		t.Errorf("made %+v, and there are %d", made, s.listed())
+	}
+	if now, err := other.state.Snapshot("monday"); err != nil || now.SnapshotID != before[0].Snapshot.SnapshotId {
+		t.Errorf("another server has %+v, %v", now, err)
+	}
+	s.must(other.DeleteSnapshot(t.Context(), "monday", false))
+	if left := s.awaited("monday"); left != nil || s.listed() != 0 {
+		t.Errorf("left %+v, and there are %d", left, s.listed())
+	}
+}
+
+// What fails is tried again, unless that has no use: then the reason stays until somebody looks.
+func TestSnapshotsThatFail(t *testing.T) {
+	s, _ := newServers(t)
+	volume := s.inCloud("data")
+	request := user.SnapshotRequest{Storage: volume.Name}
+	s.must(s.CreateSnapshot(t.Context(), "a", request))
+	a, err := s.state.Snapshot("a")
+	s.must(err)
+	s.cloud.FailItem("CreateVolumeSnapshots", "snapshot-"+a.UUID, errors.New("busy"))
+	s.must(s.CreateSnapshot(t.Context(), "b", request))
+	b, err := s.state.Snapshot("b")
+	s.must(err)
+	s.cloud.FailItem("CreateVolumeSnapshots", "snapshot-"+b.UUID, storage.Permanent(errors.New("detach it")))
+	s.snapshots()
+	if made := s.awaited("a"); made.Status != user.SnapshotReady || made.Message != "" {
+		t.Errorf("after a retry: %+v", made)
+	}
+	if failed := s.awaited("b"); failed.Status != user.SnapshotFailed || failed.Message != "detach it" {
+		t.Errorf("failed for good: %+v", failed)
+	}
+	s.must(s.CreateSnapshot(t.Context(), "b", request))
+	if made := s.awaited("b"); made.Status != user.SnapshotReady {
+		t.Errorf("requested again: %+v", made)
+	}
+	s.cloud.FailItem("DestroyVolumeSnapshots", "snapshot-"+b.UUID, storage.Permanent(errors.New("busy")))
+	s.must(s.DeleteSnapshot(t.Context(), "b", false))
+	if left := s.awaited("b"); left != nil || s.listed() != 1 {
+		t.Errorf("left %+v, and there are %d", left, s.listed())
+	}
+}
+
+// A machine that is not connected is waited for, and one that was removed has nothing any more.
+func TestSnapshotOfAbsentMachine(t *testing.T) {
+	s, _ := newServers(t)
+	v := mustCreate(s, s.Asked("csi", ""), ask("data", nil))
+	s.made(v, 10)
+	s.must(s.CreateSnapshot(t.Context(), "a", user.SnapshotRequest{Storage: v.Storage}))
+	s.snapshots()
+	changes, err := s.state.WatchSnapshots()
+	s.must(err)
+	defer func() {
+		changes.Kill()
+		s.must(changes.Wait())
+	}()
+	for {
+		a, err := s.state.Snapshot("a")
+		s.must(err)
+		if a.Failure != "" {
+			if a.Failed {
+				t.Errorf("it is given up: %s", a.Failure)
+			}
+			break
+		}
+		<-changes.Changes()
+	}
+	s.must(s.DeleteSnapshot(t.Context(), "a", false))
+	s.must(s.state.RemoveMachine(machine, v.Storage))
+	if left := s.awaited("a"); left != nil {
+		t.Errorf("left %+v", left)
+	}
+}

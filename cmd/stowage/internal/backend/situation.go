@@ -22,6 +22,7 @@ func (b *Backend) situation(wanted []string) (converge.Situation, error) {
 		// Only its validation is used, which needs no directory.
 		Filesystems:      provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth:      b.checkGrowth,
+		Snapshot:         b.state.Snapshot,
 		ListAll:          b.state.AllStorage,
 		TakenMountPoints: b.state.TakenMountPoints,
 	}

@@ -64,6 +64,8 @@ type Situation struct {
 	Filesystems interface {
 		ValidateFilesystemParams(storage.FilesystemParams) error
 	}
+	// Snapshot returns a snapshot by its name.
+	Snapshot func(name string) (state.Snapshot, error)
 	// CheckGrowth returns an error if storage cannot grow, regardless of free space.
 	CheckGrowth func(*state.Storage) error
 	// KeepLarger keeps storage that is larger than the file says, which is an error otherwise:
@@ -277,6 +279,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			Machine:    machine,
 			Detached:   declared.Detached,
 			Asker:      declared.Asker,
+			From:       declared.From,
 		}
 		for _, choice := range declared.Choices() {
 			if *choice.Value == "" {
@@ -526,10 +529,15 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
 	case existing.Asker != wanted.Asker && wanted.Asker != (state.Asker{}) && existing.Asker != (state.Asker{}):
 		return toKeep, declared.Errorf("asker", "%s was asked for by %s, as %q: choose another name", existing.Name, existing.Asker.Way, existing.Asker.Name)
+	case declared.From != (state.From{}) && existing.From != wanted.From:
+		return toKeep, declared.Errorf("from", "%s exists, and was not made from %s: %s, and apply again", existing.Name, declared.From, removeHint(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
 		return toKeep, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
 	for _, choice := range declared.ChoicesFor(onVolume) {
+		if existing.From != (state.From{}) && *choice.Value == "" && choice.Field != "mount-options" {
+			continue // it has what was copied
+		}
 		have := attributeValue(choice.Field, existing.Attributes)
 		if have != attributeValue(choice.Field, wanted.Attributes, pool.Attrs()) {
 			return toKeep, differs(choice.Field, "the "+choice.Field, orNone(have))

@@ -27,6 +27,15 @@ func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, exis
 				return machine, nil // it was chosen once
 			}
 		}
+		if declared.From.Snapshot != "" {
+			snapshot, err := p.situation.Snapshot(declared.From.Snapshot)
+			if err != nil {
+				return names.MachineTag{}, declared.Errorf("from", "%s: `stowage snapshot list` lists all", err)
+			}
+			if snapshot.Machine != (names.MachineTag{}) {
+				return snapshot.Machine, nil
+			}
+		}
 		return p.choose(declared, instance)
 	}
 	machine, known := p.machines[declared.Machine]

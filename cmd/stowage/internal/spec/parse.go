@@ -290,7 +290,7 @@ func CheckName(name string) error {
 
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "asker", "attached", "labels", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
+	fields, err := s.mapping(node, "name", "directive", "kind", "from", "asker", "attached", "labels", "machine", "machine-labels", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -306,7 +306,7 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s.title = "storage " + s.Name
 
 	for _, step := range []func(map[string]*yaml.Node) error{
-		s.parseDirective, s.parseKind, s.parseAsker, s.parseAttached, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
+		s.parseDirective, s.parseKind, s.parseFrom, s.parseAsker, s.parseAttached, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
 	} {
 		if err := step(fields); err != nil {
 			return s, err
@@ -377,6 +377,18 @@ func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
 	default:
 		return s.Errorf("kind", "%s is not a kind: write block or filesystem", quote(text))
 	}
+	return nil
+}
+
+func (s *Storage) parseFrom(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "from")
+	if err != nil || text == "" {
+		return err
+	}
+	if err := CheckName(text); err != nil {
+		return s.Errorf("from", "%s", err)
+	}
+	s.From.Snapshot = text
 	return nil
 }
 

@@ -156,11 +156,11 @@ func TestParseRefusesBadInput(t *testing.T) {
 
 		// Entries.
 		{"an item that is no mapping", "storage:\n  - data\n",
-			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
+			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, from, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options)"},
 		{"unknown field", one("sise: 2G"),
-			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
+			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, from, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`},
 		{"field whose name is a list", "storage:\n  - ? [a]\n    : b\n",
-			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
+			"f.yaml:2: storage[0]: a field whose name is not a word: the fields are name, directive, kind, from, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options"},
 		{"field twice", "storage:\n  - name: a\n    name: b\n", "f.yaml:3: storage[0]: name: already given on line 2"},
 		{"field that is no string", one("directive: 2"), `f.yaml:3: storage data: directive: not a string: write it in quotes, "2"`},
 		{"field that is a list", one("mount: [/srv]"), "f.yaml:5: storage data: mount: not a string"},
@@ -196,6 +196,7 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"bad number", one("machine: 007"), `f.yaml:6: storage data: machine: "007" is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends`},
 		{"very long machine", one("machine: " + strings.Repeat("a", 200)), `f.yaml:6: storage data: machine: "` + strings.Repeat("a", 80) +
 			`…" is neither the name nor the number of a machine: a name has up to 63 lower-case letters, digits, hyphens and dots, with a letter or digit at both ends`},
+		{"a snapshot with a wrong name", one("from: A"), `f.yaml:6: storage data: from: "A" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`},
 		{"labels for a machine", one("machine: web\n    machine-labels: zone=a"), `f.yaml:7: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"labels without a machine", one("machine-labels: zone=a"), `f.yaml:6: storage data: machine-labels: they choose a machine: write machine: any, or leave them out`},
 		{"a wrong label", one("machine: any\n    machine-labels: zone"), `f.yaml:7: storage data: machine-labels: label "zone": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens`},

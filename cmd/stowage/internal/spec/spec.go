@@ -38,6 +38,8 @@ type Storage struct {
 	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
+	// From says whose contents the storage gets; zero for an empty one. In a file, it is a snapshot.
+	From state.From
 	// Asker is the program that asks for the storage; zero for a user.
 	Asker state.Asker
 	// Labels are what the file says about the storage; nil if it does not say.

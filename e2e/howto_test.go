@@ -114,6 +114,20 @@ rm -r "$DIR/copy" "$DIR/new"
 		"/new/", filepath.Join(m.dir, "new")+"/", "/copy/", filepath.Join(m.dir, "copy")+"/")
 }
 
+func TestSnapshotsHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,32M', kind: filesystem, mount: MNT/data}")
+	page{
+		name: "howto/snapshots.md", blocks: 4, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")],
+		after: map[int]string{
+			2: "test \"$(cat \"$DIR/mnt/restored/notes\" \"$DIR/mnt/data/notes\")\" = \"$(printf 'before the change\\nafter the change')\"\n",
+			3: "test \"$(cat \"$DIR/mnt/restored/notes\")\" = 'before the change'\n",
+			4: "test \"$(stowage snapshot list | grep -c monday)\" = 0\n",
+		},
+		postlude: "stowage remove restored --wait\nservice stowage stop\n",
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
+}
+
 func TestMachinesHowTo(t *testing.T) {
 	m := newMachine(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

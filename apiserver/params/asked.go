@@ -21,6 +21,8 @@ type AskedVolume struct {
 	WantedMiB       uint64              `json:"wanted-mib"`
 	CannotGrowToMiB uint64              `json:"cannot-grow-to-mib,omitempty"`
 	GrowsAttached   bool                `json:"grows-attached,omitempty"`
+	FromSnapshot    string              `json:"from-snapshot,omitempty"`
+	FromVolume      string              `json:"from-volume,omitempty"`
 	Machine         string              `json:"machine,omitempty"`
 	Provisioned     bool                `json:"provisioned,omitempty"`
 	Life            life.Value          `json:"life"`

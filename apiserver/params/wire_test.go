@@ -71,11 +71,11 @@ func TestWireFormat(t *testing.T) {
 	}, {
 		params.AskedVolume{
 			ID: "i", Name: "n", Storage: "s", Pool: "p", Kind: storage.StorageKindFilesystem, Filesystem: "xfs", MkfsOptions: "k", MountOptions: "o",
-			SizeMiB: 1, WantedMiB: 2, CannotGrowToMiB: 3, GrowsAttached: true, Machine: "web", Provisioned: true, Life: life.Alive, Status: "attached",
+			SizeMiB: 1, WantedMiB: 2, CannotGrowToMiB: 3, GrowsAttached: true, FromSnapshot: "f", FromVolume: "v", Machine: "web", Provisioned: true, Life: life.Alive, Status: "attached",
 			Message: "m", Absence: "a", AttachedTo: "web", Detaching: true, Location: "/m",
 		},
 		`{"id":"i","name":"n","storage":"s","pool":"p","kind":2,"filesystem":"xfs","mkfs-options":"k","mount-options":"o",` +
-			`"size-mib":1,"wanted-mib":2,"cannot-grow-to-mib":3,"grows-attached":true,"machine":"web","provisioned":true,"life":"alive","status":"attached",` +
+			`"size-mib":1,"wanted-mib":2,"cannot-grow-to-mib":3,"grows-attached":true,"from-snapshot":"f","from-volume":"v","machine":"web","provisioned":true,"life":"alive","status":"attached",` +
 			`"message":"m","absence":"a","attached-to":"web","detaching":true,"location":"/m"}`,
 		`{"id":"","name":"","storage":"","pool":"","kind":0,"size-mib":0,"wanted-mib":0,"life":"","status":""}`,
 	}, {

@@ -6,6 +6,7 @@ package asked
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/juju/errors"
 
@@ -19,6 +20,9 @@ const ErrNoSpace = errors.ConstError("no space")
 
 // ErrTooSmall is the error of a limit in which a filesystem does not fit.
 const ErrTooSmall = errors.ConstError("too small")
+
+// ErrNoOrigin is the error of a snapshot or a volume, whose contents a volume is to get, that does not exist.
+const ErrNoOrigin = errors.ConstError("no origin")
 
 // ErrElsewhere is the error of a machine that cannot have storage: it is not known, or it is another
 // machine than the storage is bound to.
@@ -45,6 +49,24 @@ type Request struct {
 	Machine string
 	// Filesystem, MkfsOptions and MountOptions are as in a file to apply.
 	Filesystem, MkfsOptions, MountOptions string
+	// FromSnapshot and FromVolume are the IDs of the snapshot or the volume whose contents the volume gets;
+	// empty for none. Without a size, it gets theirs.
+	FromSnapshot, FromVolume string
+}
+
+// Snapshot is a snapshot of a volume.
+type Snapshot struct {
+	// ID identifies the snapshot for ever. Name is the asker's name for it, and VolumeID the ID of the
+	// volume, which may be gone.
+	ID, Name, VolumeID string
+	SizeMiB            uint64
+	TakenAt            time.Time
+	// Machine is the machine that has the snapshot; empty: none in particular.
+	Machine string
+	// Ready says that it is made. Failed says that it is not attempted again, and Message why the last
+	// attempt to make or to delete it has failed. Deleting says that it is to be deleted.
+	Ready, Failed, Deleting bool
+	Message                 string
 }
 
 // Volume is storage as its asker sees it: a block device, or a filesystem.
@@ -60,6 +82,8 @@ type Volume struct {
 	SizeMiB, WantedMiB, CannotGrowToMiB uint64
 	// GrowsAttached says that the rest of the growth happens when the volume is attached.
 	GrowsAttached bool
+	// FromSnapshot and FromVolume are the IDs of the snapshot or the volume whose contents it got.
+	FromSnapshot, FromVolume string
 	// Machine is the machine that alone can have the volume. Empty: any machine.
 	Machine string
 	// Provisioned says that the volume is made. A filesystem may still have to be made on it, when it
@@ -186,4 +210,18 @@ type Manager interface {
 	// Capacity returns what a pool can have on a machine; without a machine, on that which can have most.
 	// The error satisfies errors.IsNotSupported if the pool's provider does not say.
 	Capacity(request Request) (Capacity, error)
+	// Snapshot returns a snapshot by its ID, and SnapshotNamed by its asker's name. The error satisfies
+	// errors.IsNotFound if it does not exist.
+	Snapshot(id string) (Snapshot, error)
+	SnapshotNamed(name string) (Snapshot, error)
+	// Snapshots returns all snapshots, sorted by ID.
+	Snapshots() ([]Snapshot, error)
+	// CreateSnapshot requests a snapshot of a volume, or requests one that has failed again. Errors are those
+	// of [state.State.AddSnapshot].
+	CreateSnapshot(ctx context.Context, name, volumeID string) (Snapshot, error)
+	// DeleteSnapshot requests that a snapshot be deleted.
+	DeleteSnapshot(ctx context.Context, id string) error
+	// AwaitSnapshot calls done with the snapshot at once, and when it has changed, until done returns true
+	// or an error, or the context ends. If it is gone, the error satisfies errors.IsNotFound.
+	AwaitSnapshot(ctx context.Context, id string, done func(*Snapshot) (bool, error)) (Snapshot, error)
 }

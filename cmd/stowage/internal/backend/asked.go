@@ -91,6 +91,11 @@ func (a *Asked) volume(s *state.Storage) (asked.Volume, error) {
 		SizeMiB: s.SizeMiB, WantedMiB: s.RequestedMiB, CannotGrowToMiB: s.CannotGrowTo,
 		Life: s.Life, Status: s.Status, Message: s.Message, Location: s.Location, Detaching: !isDetached(s),
 	}
+	if s.From.Snapshot != "" {
+		v.FromSnapshot = s.FromUUID
+	} else {
+		v.FromVolume = s.FromUUID
+	}
 	if s.Kind == storage.StorageKindFilesystem {
 		v.Filesystem, v.MkfsOptions, v.MountOptions = converge.FilesystemOf(s)
 	}
@@ -175,6 +180,10 @@ func (a *Asked) Create(ctx context.Context, request asked.Request) (asked.Volume
 
 // declare returns the request as a file would declare it.
 func (a *Asked) declare(asker state.Asker, request asked.Request) (declared spec.Storage, err error) {
+	from, err := a.applyOrigin(&request)
+	if err != nil {
+		return declared, errors.Trace(err)
+	}
 	size, err := a.enlarge(request)
 	if err != nil {
 		return declared, errors.Trace(err)
@@ -202,7 +211,7 @@ func (a *Asked) declare(asker state.Asker, request asked.Request) (declared spec
 		"kind": request.Kind.String(), "machine": machine, "filesystem": request.Filesystem,
 		"mkfs-options": request.MkfsOptions, "mount-options": request.MountOptions,
 	})
-	declared.Asker, declared.Detached = asker, true
+	declared.Asker, declared.Detached, declared.From = asker, true, from
 	declared.Filesystem, declared.MkfsOptions, declared.MountOptions = request.Filesystem, request.MkfsOptions, request.MountOptions
 	return declared, errors.Trace(err)
 }

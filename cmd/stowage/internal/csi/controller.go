@@ -34,6 +34,10 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 	}
 	if !c.config.ExpandOnNodes {
 		capabilities = append(capabilities, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
@@ -53,10 +57,12 @@ const (
 	kubernetesPrefix     = "csi.storage.k8s.io/"
 )
 
+func hasKubernetesPrefix(key string) bool { return strings.HasPrefix(key, kubernetesPrefix) }
+
 // parseParameters returns the pool and the options for making the filesystem that parameters choose.
 func (c *controller) parseParameters(parameters map[string]string) (pool, mkfsOptions string, err error) {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		if key != parameterPool && key != parameterMkfsOptions && !strings.HasPrefix(key, kubernetesPrefix) {
+		if key != parameterPool && key != parameterMkfsOptions && !hasKubernetesPrefix(key) {
 			return "", "", fail(codes.InvalidArgument, "parameters: %q is not a parameter of this driver: write %s or %s", key, parameterPool, parameterMkfsOptions)
 		}
 	}
@@ -72,8 +78,9 @@ func (c *controller) parseCreate(r *csi.CreateVolumeRequest) (request asked.Requ
 	if err != nil {
 		return request, nil, err
 	}
-	if r.GetVolumeContentSource() != nil {
-		return request, nil, fail(codes.InvalidArgument, "volume_content_source: this driver makes empty volumes only: leave it out")
+	snapshot, volume, err := parseSource(r.GetVolumeContentSource())
+	if err != nil {
+		return request, nil, err
 	}
 	if len(r.GetMutableParameters()) > 0 {
 		return request, nil, fail(codes.InvalidArgument, "mutable_parameters: this driver does not have the capability MODIFY_VOLUME: leave them out")
@@ -91,6 +98,7 @@ func (c *controller) parseCreate(r *csi.CreateVolumeRequest) (request asked.Requ
 	request = asked.Request{
 		Name: r.GetName(), Kind: wanted.kind, SizeMiB: size.least, LimitMiB: size.most,
 		Filesystem: wanted.filesystem, MountOptions: strings.Join(wanted.options, ","),
+		FromSnapshot: snapshot, FromVolume: volume,
 	}
 	request.Pool, request.MkfsOptions, err = c.parseParameters(r.GetParameters())
 	if err == nil && request.MkfsOptions != "" && request.Kind == storage.StorageKindBlock {
@@ -135,6 +143,8 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		}
 	}
 	switch {
+	case errors.Is(err, asked.ErrNoOrigin):
+		return nil, fail(codes.NotFound, "volume %s: volume_content_source: %v", request.Name, err)
 	case errors.Is(err, errors.NotFound):
 		return nil, fail(codes.InvalidArgument, "volume %s: %v", request.Name, err) // the pool
 	case err != nil:
@@ -167,6 +177,8 @@ func compare(v *asked.Volume, request asked.Request, wanted access, machines []s
 		return "its pool is " + v.Pool
 	case request.MkfsOptions != "" && v.MkfsOptions != request.MkfsOptions:
 		return "it has other mkfs-options"
+	case v.FromSnapshot != request.FromSnapshot || v.FromVolume != request.FromVolume:
+		return "it has the contents of another source"
 	case v.WantedMiB < request.SizeMiB:
 		return "it is smaller"
 	case v.WantedMiB > request.LimitMiB:
@@ -179,7 +191,7 @@ func compare(v *asked.Volume, request asked.Request, wanted access, machines []s
 
 // wireVolume returns a volume as answers have it.
 func wireVolume(v *asked.Volume) *csi.Volume {
-	return &csi.Volume{VolumeId: v.ID, CapacityBytes: bytes(v.SizeMiB), AccessibleTopology: topologyOf(v.Machine)}
+	return &csi.Volume{VolumeId: v.ID, CapacityBytes: bytes(v.SizeMiB), AccessibleTopology: topologyOf(v.Machine), ContentSource: wireSource(v)}
 }
 
 // find returns a volume that exists.

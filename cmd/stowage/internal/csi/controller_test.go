@@ -46,7 +46,7 @@ func TestCreateVolumeCodes(t *testing.T) {
 		"two filesystems":   {with(mount(writer, "ext4"), mount(writer, "xfs")), codes.InvalidArgument, "one filesystem"},
 		"mount group":       {with(&spec.VolumeCapability{AccessMode: mount(writer, "").AccessMode, AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{VolumeMountGroup: "g"}}}), codes.InvalidArgument, "VOLUME_MOUNT_GROUP"},
 		"unknown type":      {with(mount(writer, "ntfs")), codes.InvalidArgument, "ext4 and xfs"},
-		"source":            {func(r *volume) { r.VolumeContentSource = &spec.VolumeContentSource{} }, codes.InvalidArgument, "empty volumes only"},
+		"source":            {func(r *volume) { r.VolumeContentSource = &spec.VolumeContentSource{} }, codes.InvalidArgument, "neither a snapshot nor a volume"},
 		"mutable":           {func(r *volume) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, "MODIFY_VOLUME"},
 		"parameter":         {func(r *volume) { r.Parameters = map[string]string{"colour": "red"} }, codes.InvalidArgument, `"colour"`},
 		"pool":              {func(r *volume) { r.Parameters = map[string]string{"pool": "none"} }, codes.InvalidArgument, `pool "none"`},

@@ -3,8 +3,10 @@ package csi_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
@@ -18,6 +20,9 @@ import (
 type store struct {
 	mu      sync.Mutex
 	volumes map[string]*asked.Volume
+	// snapshots are made at once, unless the store is held. refusal is why they cannot be made.
+	snapshots map[string]*asked.Snapshot
+	refusal   string
 	// changed is closed when a volume has changed.
 	changed chan struct{}
 	// held keeps what is requested from being done, and message is why; waiting is sent the ID of a
@@ -36,7 +41,7 @@ type store struct {
 }
 
 func newStore() *store {
-	return &store{volumes: map[string]*asked.Volume{}, changed: make(chan struct{}), waiting: make(chan string, 100), freeMiB: 10_000}
+	return &store{volumes: map[string]*asked.Volume{}, snapshots: map[string]*asked.Snapshot{}, changed: make(chan struct{}), waiting: make(chan string, 100), freeMiB: 10_000}
 }
 
 // change changes the volume with an ID, which exists, and wakes those that wait.
@@ -110,6 +115,19 @@ func (s *store) Create(_ context.Context, r asked.Request) (asked.Volume, error)
 	if r.SizeMiB == 0 {
 		r.SizeMiB = min(asked.DefaultSizeMiB, r.LimitMiB)
 	}
+	size := uint64(0)
+	switch {
+	case r.FromSnapshot != "" && s.snapshots[r.FromSnapshot] != nil:
+		size = s.snapshots[r.FromSnapshot].SizeMiB
+	case r.FromVolume != "" && s.volumes[r.FromVolume] != nil:
+		size = s.volumes[r.FromVolume].SizeMiB
+	case r.FromSnapshot != "" || r.FromVolume != "":
+		return asked.Volume{}, errors.WithType(errors.New("it does not exist"), asked.ErrNoOrigin)
+	}
+	if size > r.LimitMiB {
+		return asked.Volume{}, errors.WithType(errors.New("it is larger"), asked.ErrTooSmall)
+	}
+	r.SizeMiB = max(size, r.SizeMiB)
 	fs := r.Filesystem
 	if fs == "" {
 		fs = "ext4"
@@ -131,7 +149,7 @@ func (s *store) Create(_ context.Context, r asked.Request) (asked.Volume, error)
 	v := &asked.Volume{
 		ID: uuid.NewString(), Name: r.Name, Pool: r.Pool, Kind: r.Kind, Filesystem: fs, MkfsOptions: r.MkfsOptions, MountOptions: r.MountOptions,
 		SizeMiB: max(2, r.SizeMiB), WantedMiB: max(2, r.SizeMiB), Machine: "here", Provisioned: !s.held, Message: s.message,
-		Life: life.Alive, Status: status.Detached,
+		Life: life.Alive, Status: status.Detached, FromSnapshot: r.FromSnapshot, FromVolume: r.FromVolume,
 	}
 	if s.held {
 		v.Status = status.Pending
@@ -221,6 +239,90 @@ func (s *store) Capacity(r asked.Request) (asked.Capacity, error) {
 		return asked.Capacity{}, errors.WithType(errors.New("no such machine"), asked.ErrElsewhere)
 	}
 	return asked.Capacity{FreeMiB: s.freeMiB, MaxMiB: s.freeMiB, MinMiB: 2}, nil
+}
+
+func (s *store) Snapshot(id string) (asked.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if found := s.snapshots[id]; found != nil {
+		return *found, nil
+	}
+	return asked.Snapshot{}, errors.NotFoundf("snapshot %s", id)
+}
+
+func (s *store) SnapshotNamed(name string) (asked.Snapshot, error) {
+	all, _ := s.Snapshots()
+	for _, found := range all {
+		if found.Name == name {
+			return found, nil
+		}
+	}
+	return asked.Snapshot{}, errors.NotFoundf("snapshot %s", name)
+}
+
+func (s *store) Snapshots() (all []asked.Snapshot, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.snapshots)) {
+		all = append(all, *s.snapshots[id])
+	}
+	return all, nil
+}
+
+func (s *store) CreateSnapshot(_ context.Context, name, volumeID string) (asked.Snapshot, error) {
+	v, err := s.Volume(volumeID)
+	if err != nil {
+		return asked.Snapshot{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	made := &asked.Snapshot{ID: uuid.NewString(), Name: name, VolumeID: volumeID, SizeMiB: v.SizeMiB, TakenAt: time.Unix(1e9, 0), Machine: "here", Ready: !s.held, Message: s.message}
+	for id, former := range s.snapshots {
+		if former.Name == name {
+			made.ID = id
+		}
+	}
+	if s.refusal != "" {
+		made.Ready, made.Failed, made.Message = false, true, s.refusal
+	}
+	s.snapshots[made.ID] = made
+	s.wake()
+	return *made, nil
+}
+
+func (s *store) DeleteSnapshot(_ context.Context, id string) error {
+	if _, err := s.Snapshot(id); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snapshots[id].Deleting, s.snapshots[id].Ready, s.snapshots[id].Message = true, false, s.message
+	if !s.held {
+		delete(s.snapshots, id)
+	}
+	s.wake()
+	return nil
+}
+
+func (s *store) AwaitSnapshot(ctx context.Context, id string, done func(*asked.Snapshot) (bool, error)) (asked.Snapshot, error) {
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		found, err := s.Snapshot(id)
+		if err != nil {
+			return found, err
+		}
+		if ok, err := done(&found); ok || err != nil {
+			return found, err
+		}
+		s.waiting <- id
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return found, context.Cause(ctx)
+		}
+	}
 }
 
 // hold keeps what is requested from being done, for a reason, or does it again.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
@@ -58,6 +59,11 @@ var valid = map[string]func(*volume) proto.Message{
 	"ControllerExpandVolume": func(v *volume) proto.Message {
 		return &spec.ControllerExpandVolumeRequest{VolumeId: v.id, CapacityRange: &spec.CapacityRange{RequiredBytes: 128 * mib}}
 	},
+	"CreateSnapshot": func(v *volume) proto.Message {
+		return &spec.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: v.id}
+	},
+	"DeleteSnapshot":  func(v *volume) proto.Message { return &spec.DeleteSnapshotRequest{SnapshotId: "some"} },
+	"GetSnapshot":     func(v *volume) proto.Message { return &spec.GetSnapshotRequest{SnapshotId: "some"} },
 	"NodeStageVolume": func(v *volume) proto.Message { return proto.Clone(v.stage) },
 	"NodeUnstageVolume": func(v *volume) proto.Message {
 		return &spec.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: "/staging"}
@@ -120,6 +126,43 @@ var cases = map[row]func(*volume, rpc) error{
 	{"CreateVolume", "Source incompatible or not supported", codes.InvalidArgument}: with(func(r *spec.CreateVolumeRequest) {
 		r.VolumeContentSource = &spec.VolumeContentSource{}
 	}),
+	{"CreateVolume", "Source does not exist", codes.NotFound}: with(func(r *spec.CreateVolumeRequest) {
+		r.VolumeContentSource = &spec.VolumeContentSource{Type: &spec.VolumeContentSource_Snapshot{
+			Snapshot: &spec.VolumeContentSource_SnapshotSource{SnapshotId: "none"},
+		}}
+	}),
+	{"CreateSnapshot", "Snapshot already exists but is incompatible", codes.AlreadyExists}: func(v *volume, r rpc) error {
+		other := v.create("b", func(*spec.CreateVolumeRequest) {}).GetVolumeId()
+		if _, err := v.controller.CreateSnapshot(v.Context(), &spec.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: other}); err != nil {
+			return err
+		}
+		_, err := v.invoke(v.Context(), r, valid["CreateSnapshot"](v))
+		return err
+	},
+	{"CreateSnapshot", "Operation pending for snapshot", codes.Aborted}: func(v *volume, r rpc) error {
+		return v.whilePending(func(ctx context.Context) {
+			_, _ = v.controller.CreateSnapshot(ctx, valid["CreateSnapshot"](v).(*spec.CreateSnapshotRequest))
+		}, func() error {
+			_, err := v.invoke(v.Context(), r, valid["CreateSnapshot"](v))
+			return err
+		})
+	},
+	{"DeleteSnapshot", "Operation pending for snapshot", codes.Aborted}: func(v *volume, r rpc) error {
+		made, err := v.controller.CreateSnapshot(v.Context(), valid["CreateSnapshot"](v).(*spec.CreateSnapshotRequest))
+		if err != nil {
+			return err
+		}
+		request := &spec.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()}
+		return v.whilePending(func(ctx context.Context) { _, _ = v.controller.DeleteSnapshot(ctx, request) }, func() error {
+			_, err := v.invoke(v.Context(), r, request)
+			return err
+		})
+	},
+	{"CreateSnapshot", "Not enough resources to create snapshot", codes.ResourceExhausted}: with(func(r *spec.CreateSnapshotRequest) {
+		r.AccessibilityRequirements = &spec.TopologyRequirement{Requisite: topology("full")}
+	}),
+	{"ListSnapshots", "Invalid `starting_token`", codes.Aborted}: withToken,
+	{"GetSnapshot", "Snapshot does not exist", codes.NotFound}:   with(func(*spec.GetSnapshotRequest) {}),
 	{"CreateVolume", "Volume already exists but is incompatible", codes.AlreadyExists}: with(func(r *spec.CreateVolumeRequest) {
 		r.Name = "a" // which is a block volume
 	}),
@@ -178,7 +221,8 @@ var inapplicable = map[row]string{
 	{"", "Permission denied", codes.PermissionDenied}:                                "the driver uses no secrets: who can use the socket may use all",
 	{"", "Not authenticated", codes.Unauthenticated}:                                 "the driver uses no secrets: who can use the socket may use all",
 	{"Probe", "Missing required dependency", codes.FailedPrecondition}:               "what the driver depends on is the state, and whether that is there is its health",
-	{"CreateVolume", "Source does not exist", codes.NotFound}:                        "the driver supports no source",
+	{"DeleteSnapshot", "Snapshot is part of a group", codes.InvalidArgument}:         "the driver makes no groups",
+	{"DeleteSnapshot", "Snapshot in use", codes.FailedPrecondition}:                  "nothing depends on a snapshot once it is made",
 	{"ControllerExpandVolume", "Volume in use", codes.FailedPrecondition}:            "the driver has the capability ONLINE",
 	{"NodeExpandVolume", "Volume in use", codes.FailedPrecondition}:                  "all filesystems of the driver grow while they are in use",
 	{"NodeStageVolume", "Volume published but is incompatible", codes.AlreadyExists}: "with what a volume can be staged is decided when it is made: another capability exceeds it",
@@ -426,4 +470,17 @@ func TestPendingOperation(t *testing.T) {
 	}
 	cancel()
 	wantCode(t, <-ended, codes.Canceled, "")
+}
+
+// whilePending calls do while another call waits, and ends that.
+func (v *volume) whilePending(pending func(context.Context), do func() error) error {
+	v.store.hold(true, "")
+	defer v.store.hold(false, "")
+	ctx, cancel := context.WithCancel(v.Context())
+	var waits sync.WaitGroup
+	waits.Go(func() { pending(ctx) })
+	defer waits.Wait()
+	defer cancel()
+	<-v.store.waiting
+	return do()
 }

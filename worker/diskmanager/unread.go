@@ -51,13 +51,16 @@ type retry struct {
 	// since is the time of the first failure, and due the time of the next read. A zero due
 	// leaves the next read to the poll.
 	since, due time.Time
+	// warned says that the worker was told to warn about the disk.
+	warned bool
 }
 
 // update notes that everything in a hint has been read, and that the failed disks could not
 // be. A failed disk is due again after as long as it has not been readable; once that reaches
-// the poll interval, the poll is enough. update reports whether a disk has failed that could
-// be read before.
-func (u *unread) update(read Hint, failed []string) (more bool) {
+// the poll interval, the poll is enough. update reports whether a disk is worth a warning, once:
+// a device that goes away while it is read, as loop devices of other programs do, is gone by the
+// second attempt.
+func (u *unread) update(read Hint, failed []string) (warn bool) {
 	for disk := range u.disks {
 		if (read.All || slices.Contains(read.Disks, disk)) && !slices.Contains(failed, disk) {
 			delete(u.disks, disk)
@@ -66,10 +69,12 @@ func (u *unread) update(read Hint, failed []string) (more bool) {
 	now := u.clock.Now()
 	for _, disk := range failed {
 		r, ok := u.disks[disk]
-		if !ok {
-			more = true
+		switch {
+		case !ok:
 			r = &retry{since: now}
 			u.disks[disk] = r
+		case !r.warned && now.Sub(r.since) >= firstDelay:
+			r.warned, warn = true, true
 		}
 		r.due = time.Time{}
 		if delay := max(now.Sub(r.since), firstDelay); delay < u.poll {
@@ -77,7 +82,7 @@ func (u *unread) update(read Hint, failed []string) (more bool) {
 		}
 	}
 	u.setTimer(now)
-	return more
+	return warn
 }
 
 // setTimer sets the timer to when the next disk is due.

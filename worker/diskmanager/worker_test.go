@@ -250,6 +250,7 @@ func TestDiskReadAgainIsNotRetried(t *testing.T) {
 		m.clock.Advance(100 * time.Millisecond)
 		synctest.Wait()
 		m.wantListings(t, "all", "[sda sdb]", "[sdb]")
+		m.wantWarnings(t, "reading sdb: interrupted; will be retried")
 		if timers := m.clock.Timers(); len(timers) != 1 {
 			t.Errorf("waits for %v, want the poll alone", timers)
 		}
@@ -258,10 +259,13 @@ func TestDiskReadAgainIsNotRetried(t *testing.T) {
 		m.setListErr(&diskmanager.UnreadError{Disks: []string{"sda"}, Err: errors.New("interrupted")})
 		m.events <- disks("sda")
 		synctest.Wait()
+		m.events <- disks("sda")
+		synctest.Wait()
 		m.setListErr(nil)
 		m.clock.Advance(100 * time.Millisecond)
 		synctest.Wait()
-		m.wantListings(t, "all", "[sda sdb]", "[sdb]", "[sda]", "[sda]")
+		m.wantListings(t, "all", "[sda sdb]", "[sdb]", "[sda]", "[sda]", "[sda]")
+		m.wantWarnings(t, "reading sdb: interrupted; will be retried") // what fails for a moment is not worth one
 		stop(t, w)
 	})
 }

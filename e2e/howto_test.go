@@ -121,10 +121,10 @@ func TestSnapshotsHowTo(t *testing.T) {
 		name: "howto/snapshots.md", blocks: 4, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")],
 		after: map[int]string{
 			2: "test \"$(cat \"$DIR/mnt/restored/notes\" \"$DIR/mnt/data/notes\")\" = \"$(printf 'before the change\\nafter the change')\"\n",
-			3: "test \"$(cat \"$DIR/mnt/restored/notes\")\" = 'before the change'\n",
+			3: "test \"$(cat \"$DIR/mnt/data/notes\")\" = 'before the change'\n",
 			4: "test \"$(stowage snapshot list | grep -c monday)\" = 0\n",
 		},
-		postlude: "stowage remove restored --wait\nservice stowage stop\n",
+		postlude: "stowage remove restored data --wait\nservice stowage stop\n",
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
 }
 

@@ -21,21 +21,15 @@ func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, exis
 		}
 		return names.MachineTag{}, nil
 	}
+	// A server's file leaves the machine open, too, if it names none for what a snapshot has.
+	open := declared.IsAnywhere() || declared.From.Snapshot != "" && declared.Machine == "" && p.situation.Machine == (names.MachineTag{})
+	if open {
+		machine, ok, err := p.settledMachine(declared, existing)
+		if err != nil || ok {
+			return machine, err // errors name the entry
+		}
+	}
 	if declared.IsAnywhere() {
-		if existing != nil {
-			if machine, ok := machineOf(existing); ok {
-				return machine, nil // it was chosen once
-			}
-		}
-		if declared.From.Snapshot != "" {
-			snapshot, err := p.situation.Snapshot(declared.From.Snapshot)
-			if err != nil {
-				return names.MachineTag{}, declared.Errorf("from", "%s: `stowage snapshot list` lists all", err)
-			}
-			if snapshot.Machine != (names.MachineTag{}) {
-				return snapshot.Machine, nil
-			}
-		}
 		return p.choose(declared, instance)
 	}
 	machine, known := p.machines[declared.Machine]
@@ -48,6 +42,23 @@ func (p *planner) machineFor(declared spec.Storage, instance spec.Instance, exis
 		return machine, declared.Errorf("machine", "missing: name a machine: %s", p.machineNames())
 	}
 	return p.situation.Machine, nil
+}
+
+// settledMachine returns the machine that storage has, if it has one, or that of its snapshot.
+func (p *planner) settledMachine(declared spec.Storage, existing *state.Storage) (machine names.MachineTag, ok bool, err error) {
+	if existing != nil {
+		if machine, ok := machineOf(existing); ok {
+			return machine, true, nil
+		}
+	}
+	if declared.From.Snapshot == "" {
+		return machine, false, nil
+	}
+	snapshot, err := p.situation.Snapshot(declared.From.Snapshot)
+	if err != nil {
+		return machine, false, declared.Errorf("from", "%s: `stowage snapshot list` lists all", err)
+	}
+	return snapshot.Machine, snapshot.Machine != names.MachineTag{}, nil
 }
 
 // maxMachineNames is how many machines an error names.

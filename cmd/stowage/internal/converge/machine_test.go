@@ -33,6 +33,13 @@ func cluster(existing ...state.Storage) converge.Situation {
 func server(existing ...state.Storage) converge.Situation {
 	s := cluster(existing...)
 	s.Machine, s.Reserved, s.Space = names.MachineTag{}, nil, nil
+	s.Snapshot = func(name string) (state.Snapshot, error) {
+		machine, ok := map[string]names.MachineTag{"monday": web2, "shared": {}}[name]
+		if !ok {
+			return state.Snapshot{}, errors.NotFoundf("snapshot %q", name)
+		}
+		return state.Snapshot{Name: name, Machine: machine}, nil
+	}
 	return s
 }
 
@@ -132,6 +139,12 @@ func TestMakePlacesStorageOnItsMachine(t *testing.T) {
 			map[string]names.MachineTag{"data": web2, "more/0": web1, "more/1": web2}, nil},
 		{"any machine for a thin volume", strings.Replace(on("any"), "loop", "thin", 1), spacious(1, 1), map[string]names.MachineTag{"data": web1}, nil},
 		{"more than a machine of unknown room has", strings.Replace(on("web-1"), "2G", "20G", 1), server(), map[string]names.MachineTag{"data": web1}, nil},
+		{"from a snapshot, on any machine", on("any") + "    from: monday\n", spacious(8<<10, 4<<10), map[string]names.MachineTag{"data": web2}, nil},
+		{"from a snapshot, on a server", dataEntry + "    from: monday\n", server(), map[string]names.MachineTag{"data": web2}, nil},
+		{"from a snapshot that is gone, chosen before", on("any") + "    from: gone\n", server(bound(web1, func(e *state.Storage) {
+			e.From.Snapshot = "gone"
+			detach(e)
+		})), nil, map[string]names.MachineTag{"data": web1}},
 		{"growth of a detached share", strings.Replace(on("web-1"), "2G", "20G", 1), roomy, nil,
 			map[string]names.MachineTag{"data": web1}},
 	} {
@@ -189,6 +202,12 @@ func TestMakeRefusesMachine(t *testing.T) {
 		{"no machines", on("web-1"), nobody, `f.yaml:6: storage data: machine: "web-1" is not known: there are no machines yet`},
 		{"no machine on a server", dataEntry, server(), "f.yaml:2: storage data: machine: missing: name a machine: the machines are 0, web-1, web-2"},
 		{"no machine for existing storage", dataEntry, server(bound(web1, nil)), "f.yaml:2: storage data: machine: missing: name a machine: the machines are 0, web-1, web-2"},
+
+		{"from an unknown snapshot", on("any") + "    from: friday\n", server(),
+			`f.yaml:7: storage data: from: snapshot "friday" not found: ` + "`stowage snapshot list` lists all"},
+		{"from a snapshot of the environment", dataEntry + "    from: shared\n", server(), "f.yaml:2: storage data: machine: missing: name a machine: the machines are 0, web-1, web-2"},
+		{"not from the snapshot", on("any") + "    from: monday\n", server(bound(web1, nil)),
+			"f.yaml:7: storage data: from: data exists, and was not made from snapshot monday: remove it first with `stowage remove data`, and apply again"},
 
 		{"bound to another", on("web-2"), cluster(bound(web1, nil)),
 			"f.yaml:6: storage data: machine: data is bound to machine web-1, and cannot move to machine web-2: write `machine: web-1`, or remove it first with `stowage remove data`"},

@@ -75,6 +75,18 @@ const (
 	EventUnclaimed EventType = "unclaimed"
 	EventOffered   EventType = "offered"
 	EventLabelled  EventType = "labelled"
+
+	// EventFrom: the storage gets the contents of the snapshot or of the storage in Text when it is made.
+	// EventSnapshotWanted and EventSnapshotDeleteWanted: the snapshot in Text is to be made or deleted.
+	// Like those of the first group, these are about what users want.
+	EventFrom                 EventType = "from"
+	EventSnapshotWanted       EventType = "snapshot-wanted"
+	EventSnapshotDeleteWanted EventType = "snapshot-delete-wanted"
+	// EventSnapshotMade: the snapshot in Text is made, with SizeMiB. EventSnapshotDeleted: nothing is left
+	// of it. EventSnapshotError: making or deleting it failed; Text also has the error.
+	EventSnapshotMade    EventType = "snapshot-made"
+	EventSnapshotDeleted EventType = "snapshot-deleted"
+	EventSnapshotError   EventType = "snapshot-error"
 )
 
 // eventTypes are the types as records have them: a type never gets another number.
@@ -83,6 +95,7 @@ var eventTypes = []EventType{
 	EventMade, EventImported, EventGrown, EventAttached, EventDetached, EventDestroyed, EventReleased, EventRemoved,
 	EventError, EventRecovered, EventStatus,
 	EventClaimed, EventUnclaimed, EventOffered, EventLabelled,
+	EventFrom, EventSnapshotWanted, EventSnapshotDeleteWanted, EventSnapshotMade, EventSnapshotDeleted, EventSnapshotError,
 }
 
 // Event is something that happened to storage.
@@ -138,6 +151,20 @@ func (tx *txn) recordEvents(name string, events []eventRecord) {
 	record.Last += uint64(len(events))
 	record.Events = record.Events[max(0, len(record.Events)-maxEvents):]
 	tx.write(eventsKey(name), &record)
+}
+
+// record returns the record of an event of the type.
+func (e EventType) record(of eventRecord) eventRecord {
+	of.Type = uint8(slices.Index(eventTypes, e))
+	return of
+}
+
+// recordSnapshotEvent appends what happened to a snapshot to the events of its storage. If those are not
+// kept any more, nobody looks for it there.
+func (tx *txn) recordSnapshotEvent(e EventType, s *snapshotRecord, record eventRecord) {
+	if tx.has(eventsKey(s.Storage)) {
+		tx.recordEvents(s.Storage, []eventRecord{e.record(record)})
+	}
 }
 
 // shape is what events say about an instance: its events are the differences between two shapes.
@@ -196,10 +223,7 @@ func (e *entity) shape() partShape {
 // eventsSince returns what has happened to an instance since it had another shape.
 func (i *instance) eventsSince(before shape, by string) (events []eventRecord) {
 	now := i.shape()
-	add := func(e EventType, record eventRecord) {
-		record.Type = uint8(slices.Index(eventTypes, e))
-		events = append(events, record)
-	}
+	add := func(e EventType, record eventRecord) { events = append(events, e.record(record)) }
 	wish := func(e EventType, record eventRecord) {
 		record.By = by
 		add(e, record)
@@ -207,6 +231,9 @@ func (i *instance) eventsSince(before shape, by string) (events []eventRecord) {
 	switch {
 	case !before.exists:
 		wish(EventAdded, eventRecord{Size: now.size, Machine: now.wanted, Text: i.MountPoint})
+		if i.Origin != nil {
+			wish(EventFrom, eventRecord{Text: i.Origin.view().String()})
+		}
 	case now.exists && now.life != life.Alive && (before.life == life.Alive || now.release != before.release):
 		if now.release {
 			wish(EventReleaseWanted, eventRecord{})

@@ -32,6 +32,19 @@ type SnapshotParams struct {
 
 	// Asker is who asks for the snapshot; zero for a user.
 	Asker Asker
+
+	// By is for events: who asks for it.
+	By string
+}
+
+// SnapshotDeletion says who deletes a snapshot. A user is the zero value.
+type SnapshotDeletion struct {
+	// Way is that of an asker.
+	Way string
+	// Force deletes a snapshot of another way, too.
+	Force bool
+	// By is for events: who asks for it.
+	By string
 }
 
 // Snapshot is a snapshot of the volume of an instance.
@@ -190,6 +203,7 @@ func (st *State) AddSnapshot(p SnapshotParams) (made Snapshot, err error) {
 		}
 		tx.write(snapshotKey(p.Name), &record)
 		tx.write(snapshotUUIDKey(record.UUID), &indexEntry{Storage: p.Name})
+		tx.recordSnapshotEvent(EventSnapshotWanted, &record, eventRecord{Text: p.Name, By: p.By})
 		made = tx.viewSnapshot(p.Name, &record)
 		return nil
 	})
@@ -258,17 +272,19 @@ func (st *State) WatchSnapshots() (watcher.NotifyWatcher, error) {
 }
 
 // DeleteSnapshot requests that a snapshot be deleted. One that a program has asked for is only for those
-// who come by the same way, unless force is set. The error satisfies errors.IsNotFound if it does not
-// exist.
-func (st *State) DeleteSnapshot(name, way string, force bool) error {
+// who come by the same way, without Force. The error satisfies errors.IsNotFound if it does not exist.
+func (st *State) DeleteSnapshot(name string, d SnapshotDeletion) error {
 	err := st.update(func(tx *txn) error {
 		record, ok := read[snapshotRecord](&tx.reader, snapshotKey(name))
 		switch {
 		case !ok:
 			return errors.NotFoundf("snapshot %q", name)
-		case record.Asker != nil && record.Asker.Way != way && !force:
+		case record.Asker != nil && record.Asker.Way != d.Way && !d.Force:
 			return errors.NewNotValid(nil, fmt.Sprintf("snapshot %q: it was asked for by %s, as %q: delete it there, or add --force to delete it all the same",
 				name, record.Asker.Way, record.Asker.Name))
+		}
+		if !record.Deleting {
+			tx.recordSnapshotEvent(EventSnapshotDeleteWanted, &record, eventRecord{Text: name, By: d.By})
 		}
 		record.Deleting, record.Failed, record.Failure = true, false, ""
 		tx.write(snapshotKey(name), &record)
@@ -280,12 +296,15 @@ func (st *State) DeleteSnapshot(name, way string, force bool) error {
 // SetSnapshotMade records that a snapshot is made. The error satisfies errors.IsNotFound if it is not
 // recorded any more.
 func (st *State) SetSnapshotMade(id string, info storage.SnapshotInfo) error {
-	return st.changeSnapshot(id, func(record *snapshotRecord) error {
+	return st.changeSnapshot(id, func(tx *txn, name string, record *snapshotRecord) error {
 		switch {
 		case info.SnapshotId == "":
 			return errors.NotValidf("empty ID of a snapshot")
 		case record.SnapshotID != "" && record.SnapshotID != info.SnapshotId:
 			return errors.NewNotValid(nil, fmt.Sprintf("it is made as %q, and cannot become %q", record.SnapshotID, info.SnapshotId))
+		}
+		if record.SnapshotID == "" {
+			tx.recordSnapshotEvent(EventSnapshotMade, record, eventRecord{Text: name, Size: info.Size})
 		}
 		record.SnapshotID, record.Size, record.TakenAt = info.SnapshotId, info.Size, info.TakenAt
 		record.Failure, record.Failed = "", false
@@ -296,20 +315,23 @@ func (st *State) SetSnapshotMade(id string, info storage.SnapshotInfo) error {
 // SetSnapshotFailed records why an attempt to make or to delete a snapshot has failed. final says that
 // making it is not attempted again.
 func (st *State) SetSnapshotFailed(id, failure string, final bool) error {
-	return st.changeSnapshot(id, func(record *snapshotRecord) error {
-		record.Failure, record.Failed = truncate(failure, maxFailure), final && !record.Deleting
+	return st.changeSnapshot(id, func(tx *txn, name string, record *snapshotRecord) error {
+		if failure = truncate(failure, maxFailure); failure != record.Failure {
+			tx.recordSnapshotEvent(EventSnapshotError, record, eventRecord{Text: name + ": " + failure})
+		}
+		record.Failure, record.Failed = failure, final && !record.Deleting
 		return nil
 	})
 }
 
-func (st *State) changeSnapshot(id string, change func(*snapshotRecord) error) error {
+func (st *State) changeSnapshot(id string, change func(tx *txn, name string, record *snapshotRecord) error) error {
 	err := st.update(func(tx *txn) error {
 		entry, _ := read[indexEntry](&tx.reader, snapshotUUIDKey(id))
 		record, ok := read[snapshotRecord](&tx.reader, snapshotKey(entry.Storage))
 		if !ok || record.UUID != id {
 			return errors.NotFoundf("snapshot %s", id)
 		}
-		if err := change(&record); err != nil {
+		if err := change(tx, entry.Storage, &record); err != nil {
 			return errors.Annotatef(err, "snapshot %q", entry.Storage)
 		}
 		tx.write(snapshotKey(entry.Storage), &record)
@@ -326,9 +348,11 @@ func (st *State) RemoveSnapshot(id string) error {
 		if !ok {
 			return nil
 		}
-		if record, _ := read[snapshotRecord](&tx.reader, snapshotKey(entry.Storage)); !record.Deleting {
+		record, _ := read[snapshotRecord](&tx.reader, snapshotKey(entry.Storage))
+		if !record.Deleting {
 			return errors.NewNotValid(nil, fmt.Sprintf("snapshot %q is not to be deleted", entry.Storage))
 		}
+		tx.recordSnapshotEvent(EventSnapshotDeleted, &record, eventRecord{Text: entry.Storage})
 		tx.remove(snapshotUUIDKey(id))
 		tx.remove(snapshotKey(entry.Storage))
 		return nil

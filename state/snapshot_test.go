@@ -66,7 +66,7 @@ func TestSnapshotFromRequestToEnd(t *testing.T) {
 		t.Errorf("without its storage: %+v, %v", all, err)
 	}
 	wantError(t, w.RemoveSnapshot(s.UUID), errors.NotValid, "not to be deleted")
-	w.must(w.DeleteSnapshot("monday", "", false))
+	w.must(w.DeleteSnapshot("monday", state.SnapshotDeletion{}))
 	_, err = w.AddSnapshot(state.SnapshotParams{Name: "monday", Storage: "files"})
 	wantError(t, err, errors.NotYetAvailable, "being deleted")
 	w.must(w.RemoveSnapshot(s.UUID))
@@ -74,7 +74,7 @@ func TestSnapshotFromRequestToEnd(t *testing.T) {
 	wantError(t, w.SetSnapshotMade(s.UUID, storage.SnapshotInfo{SnapshotId: "x"}), errors.NotFound)
 	_, err = w.Snapshot("monday")
 	wantError(t, err, errors.NotFound)
-	wantError(t, w.DeleteSnapshot("monday", "", false), errors.NotFound)
+	wantError(t, w.DeleteSnapshot("monday", state.SnapshotDeletion{}), errors.NotFound)
 	w.check()
 }
 
@@ -108,8 +108,8 @@ func TestSnapshotRefusals(t *testing.T) {
 		_, err := w.AddSnapshot(test.p)
 		wantError(t, err, test.kind, test.says)
 	}
-	wantError(t, w.DeleteSnapshot(asked.Name, "", false), errors.NotValid, "it was asked for by csi", "--force")
-	w.must(w.DeleteSnapshot(asked.Name, "", true))
+	wantError(t, w.DeleteSnapshot(asked.Name, state.SnapshotDeletion{}), errors.NotValid, "it was asked for by csi", "--force")
+	w.must(w.DeleteSnapshot(asked.Name, state.SnapshotDeletion{Force: true}))
 	w.check()
 }
 
@@ -161,8 +161,42 @@ func TestStorageFromOthers(t *testing.T) {
 	if filesystems[0].Result.Attributes["copied"] != true || filesystems[1].Result.Attributes["copied"] != nil {
 		t.Errorf("the filesystems are made with %v and %v", filesystems[0].Result.Attributes, filesystems[1].Result.Attributes)
 	}
-	w.must(w.DeleteSnapshot("monday", "", false))
+	w.must(w.DeleteSnapshot("monday", state.SnapshotDeletion{}))
 	wantError(t, w.AddStorage(state.StorageParams{Name: "late", Kind: filesystem, Pool: "loop", Size: 200, Machine: machine0, From: p.From}), errors.NotFound)
+	w.check()
+}
+
+// What happens to snapshots is among the events of their storage, also after that was removed.
+func TestSnapshotEvents(t *testing.T) {
+	w := newWorld(t)
+	w.add("raw", "loop", block)
+	w.work()
+	events := func(name string) []state.Event {
+		t.Helper()
+		all, err := w.Events(name)
+		w.must(err)
+		return all
+	}
+	n := len(events("raw"))
+	s, err := w.AddSnapshot(state.SnapshotParams{Name: "monday", Storage: "raw", By: "alice"})
+	w.must(err)
+	w.snap("monday", "raw") // repeated
+	for range 2 {
+		w.must(w.SetSnapshotFailed(s.UUID, "no space left", false))
+	}
+	w.taken(s)
+	w.taken(s)
+	n = w.wantEvents("raw", n, "snapshot-wanted monday by alice", "snapshot-error monday: no space left", "snapshot-made 128 monday")
+	w.must(w.AddStorage(state.StorageParams{Name: "copy", Kind: block, Pool: "loop", Size: 128, Machine: machine0, From: state.From{Snapshot: "monday"}}))
+	w.wantEvents("copy", 0, "added machine-0 128", "from snapshot monday")
+	w.must(w.RemoveStorage([]string{"raw"}))
+	w.work()
+	n = len(events("raw"))
+	for range 2 {
+		w.must(w.DeleteSnapshot("monday", state.SnapshotDeletion{By: "bob"}))
+	}
+	w.must(w.RemoveSnapshot(s.UUID))
+	w.wantEvents("raw", n, "snapshot-delete-wanted monday by bob", "snapshot-deleted monday")
 	w.check()
 }
 
@@ -173,7 +207,7 @@ func TestMachineWithSnapshots(t *testing.T) {
 	w.work()
 	s := w.snap("a", "raw")
 	wantError(t, w.RemoveMachine(machine0, "raw"), errors.NotValid, "stowage snapshot delete a")
-	w.must(w.DeleteSnapshot("a", "", false))
+	w.must(w.DeleteSnapshot("a", state.SnapshotDeletion{}))
 	w.must(w.RemoveMachine(machine0, "raw"))
 	_, err := w.SnapshotByUUID(s.UUID)
 	wantError(t, err, errors.NotFound)

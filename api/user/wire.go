@@ -164,8 +164,9 @@ type StorageEvent struct {
 	Number uint64 `json:"number" yaml:"number"`
 	// Type says what happened. Somebody asked for something: "added", "attach-wanted", "move-wanted",
 	// "detach-wanted", "resize-wanted", "remove-wanted", "release-wanted", "claimed", "unclaimed",
-	// "offered", "labelled". It was done: "made", "imported", "grown", "attached", "detached",
-	// "destroyed", "released", "removed". It failed, or has to wait: "error", "recovered", "status".
+	// "offered", "labelled", "from", "snapshot-wanted", "snapshot-delete-wanted". It was done: "made",
+	// "imported", "grown", "attached", "detached", "destroyed", "released", "removed", "snapshot-made",
+	// "snapshot-deleted". It failed, or has to wait: "error", "recovered", "status", "snapshot-error".
 	Type string `json:"type" yaml:"type"`
 	// Entity is the volume or filesystem that it happened to, such as "volume 0/1". It is omitted if it
 	// happened to the storage as a whole.
@@ -176,8 +177,8 @@ type StorageEvent struct {
 	SizeMiB uint64 `json:"size-mib,omitempty" yaml:"size-mib,omitempty"`
 	// FormerMiB is the size before.
 	FormerMiB uint64 `json:"former-size-mib,omitempty" yaml:"former-size-mib,omitempty"`
-	// Text is the error or the status, the mount point or the device, the provider's ID, the claim or
-	// the labels.
+	// Text is the error or the status, the mount point or the device, the provider's ID, the claim, the
+	// labels, or the snapshot.
 	Text string `json:"text,omitempty" yaml:"text,omitempty"`
 	// By is who asked for it: the name of a user, or the ID of one of the host's, such as "uid 0". It is
 	// omitted if nobody did, or if that is not known.

@@ -69,7 +69,8 @@ func (a *Asked) CreateSnapshot(_ context.Context, name, volumeID string) (asked.
 	if err != nil {
 		return asked.Snapshot{}, err
 	}
-	s, err := a.backend.state.AddSnapshot(state.SnapshotParams{Asker: state.Asker{Way: a.way, Name: name}, Storage: volume.Name})
+	by := state.Asker{Way: a.way, Name: name}
+	s, err := a.backend.state.AddSnapshot(state.SnapshotParams{Asker: by, Storage: volume.Name, By: by.String()})
 	return a.snapshot(&s), errors.Trace(err)
 }
 
@@ -79,7 +80,7 @@ func (a *Asked) DeleteSnapshot(_ context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Trace(a.backend.state.DeleteSnapshot(s.Name, a.way, false))
+	return errors.Trace(a.backend.state.DeleteSnapshot(s.Name, state.SnapshotDeletion{Way: a.way, By: a.way}))
 }
 
 // AwaitSnapshot implements asked.Manager.

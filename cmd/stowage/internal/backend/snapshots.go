@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/userapi"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/watcher"
 )
@@ -65,14 +66,14 @@ func snapshotStatus(s *state.Snapshot) user.SnapshotStatus {
 }
 
 // CreateSnapshot implements userapi.Backend.
-func (b *Backend) CreateSnapshot(_ context.Context, name string, request user.SnapshotRequest) error {
-	_, err := b.state.AddSnapshot(state.SnapshotParams{Name: name, Storage: request.Storage})
+func (b *Backend) CreateSnapshot(ctx context.Context, name string, request user.SnapshotRequest) error {
+	_, err := b.state.AddSnapshot(state.SnapshotParams{Name: name, Storage: request.Storage, By: userapi.CallerOf(ctx)})
 	return errors.Trace(err)
 }
 
 // DeleteSnapshot implements userapi.Backend.
-func (b *Backend) DeleteSnapshot(_ context.Context, name string, force bool) error {
-	return errors.Trace(b.state.DeleteSnapshot(name, "", force))
+func (b *Backend) DeleteSnapshot(ctx context.Context, name string, force bool) error {
+	return errors.Trace(b.state.DeleteSnapshot(name, state.SnapshotDeletion{Force: force, By: userapi.CallerOf(ctx)}))
 }
 
 // AwaitSnapshot implements userapi.Backend.

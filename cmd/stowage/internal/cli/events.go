@@ -166,6 +166,18 @@ func describeEvent(e user.StorageEvent) string {
 		return "offered to claims"
 	case "labelled":
 		return "labels " + cmp.Or(text, "removed")
+	case "from":
+		return "to get the contents of " + text
+	case "snapshot-wanted":
+		return "snapshot " + text + " to be made"
+	case "snapshot-delete-wanted":
+		return "snapshot " + text + " to be deleted"
+	case "snapshot-made":
+		return "snapshot " + text + " made, " + table.Size(e.SizeMiB)
+	case "snapshot-deleted":
+		return "snapshot " + text + " deleted"
+	case "snapshot-error":
+		return "error: snapshot " + text
 	case "made", "imported":
 		return fmt.Sprintf("%s %s, %s%s", entity, e.Type, table.Size(e.SizeMiB), with(", ", text))
 	case "grown":

@@ -40,6 +40,12 @@ func TestEvents(t *testing.T) {
 		{Type: "claimed", Text: "orders"},
 		{Type: "unclaimed", Text: "orders"},
 		{Type: "offered"},
+		{Type: "from", Text: "snapshot monday"},
+		{Type: "snapshot-wanted", Text: "monday", By: "uid 0"},
+		{Type: "snapshot-error", Text: "monday: no space left"},
+		{Type: "snapshot-made", Text: "monday", SizeMiB: 64},
+		{Type: "snapshot-delete-wanted", Text: "monday"},
+		{Type: "snapshot-deleted", Text: "monday"},
 		{Type: "novel", Entity: "volume 1/0", Text: "of a later server"},
 	} {
 		e.Time, e.Storage, e.Number = at, "a", uint64(len(b.happened)+1)
@@ -68,6 +74,12 @@ func TestEvents(t *testing.T) {
 2025-01-02 03:04:05  a        -      claimed by orders
 2025-01-02 03:04:05  a        -      claim orders deleted
 2025-01-02 03:04:05  a        -      offered to claims
+2025-01-02 03:04:05  a        -      to get the contents of snapshot monday
+2025-01-02 03:04:05  a        uid 0  snapshot monday to be made
+2025-01-02 03:04:05  a        -      error: snapshot monday: no space left
+2025-01-02 03:04:05  a        -      snapshot monday made, 64M
+2025-01-02 03:04:05  a        -      snapshot monday to be deleted
+2025-01-02 03:04:05  a        -      snapshot monday deleted
 2025-01-02 03:04:05  a        -      novel volume 1/0: of a later server
 `
 	if r := m.run(t.Context(), "events", "a", "--limit", "20"); r.code != 0 || r.stdout != want {

@@ -34,6 +34,8 @@ type Storage struct {
 	Retained bool `json:"retained,omitempty" yaml:"retained,omitempty"`
 	// Asker is the program that asked for the storage; nil for storage of users.
 	Asker *Asker `json:"asker,omitempty" yaml:"asker,omitempty"`
+	// From says whose contents the storage got when it was made; nil for storage that was made empty.
+	From *Origin `json:"from,omitempty" yaml:"from,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.
 	Life life.Value `json:"life" yaml:"life"`
 	// Revision changes with what is wanted of the storage: its size, its labels, its claim, the machine that it is to be
@@ -54,6 +56,14 @@ type Storage struct {
 	Filesystem string `json:"filesystem" yaml:"filesystem"`
 	// Attachments has the machine that has the storage, or is to have it; none if it is detached.
 	Attachments []Attachment `json:"attachments" yaml:"attachments"`
+}
+
+// Origin is a snapshot or storage whose contents other storage got. It may be gone.
+type Origin struct {
+	// Snapshot is the name of the snapshot; empty if it was none.
+	Snapshot string `json:"snapshot,omitempty" yaml:"snapshot,omitempty"`
+	// Storage is the name of the storage; empty if it was none.
+	Storage string `json:"storage,omitempty" yaml:"storage,omitempty"`
 }
 
 // Attachment is the attachment of a storage instance to a machine.

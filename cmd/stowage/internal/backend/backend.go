@@ -514,6 +514,9 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 	if s.Asker != (state.Asker{}) {
 		row.Asker = &user.Asker{Way: s.Asker.Way, Name: s.Asker.Name}
 	}
+	if s.From != (state.From{}) {
+		row.From = &user.Origin{Snapshot: s.From.Snapshot, Storage: s.From.Storage}
+	}
 	if s.Volume != nil {
 		row.Volume = s.Volume.Tag.Id()
 	}

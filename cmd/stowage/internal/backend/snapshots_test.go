@@ -90,6 +90,12 @@ func TestSnapshotsAreMadeAndDeleted(t *testing.T) {
 	if now, err := other.state.Snapshot("monday"); err != nil || now.SnapshotID != before[0].Snapshot.SnapshotId {
 		t.Errorf("another server has %+v, %v", now, err)
 	}
+	s.must(s.state.AddStorage(state.StorageParams{
+		Name: "restored", Kind: storage.StorageKindBlock, Pool: "cloud", Size: made.SizeMiB, Detached: true, From: state.From{Snapshot: "monday"},
+	}))
+	if found, err := s.Storage(t.Context(), []string{"restored"}); err != nil || found[0].From == nil || *found[0].From != (user.Origin{Snapshot: "monday"}) {
+		t.Errorf("restored %+v, %v", found, err)
+	}
 	s.must(other.DeleteSnapshot(t.Context(), "monday", false))
 	if left := s.awaited("monday"); left != nil || s.listed() != 0 {
 		t.Errorf("left %+v, and there are %d", left, s.listed())

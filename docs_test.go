@@ -130,6 +130,27 @@ func TestStatusesInReference(t *testing.T) {
 	}
 }
 
+// The reference lists all types of events.
+func TestEventsInReference(t *testing.T) {
+	page, err := os.ReadFile("docs/reference/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("state/event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := regexp.MustCompile(`EventType = "([a-z-]+)"`).FindAllSubmatch(source, -1)
+	if len(types) < 20 {
+		t.Errorf("found %d types", len(types))
+	}
+	for _, match := range types {
+		if row := regexp.MustCompile("(?m)^\\|[^|]*`" + string(match[1]) + "`[^|]*\\|"); !row.Match(page) {
+			t.Errorf("docs/reference/events.md has no row for %q", match[1])
+		}
+	}
+}
+
 // Every document is in the index, so that readers find it.
 func TestIndexHasEveryDocument(t *testing.T) {
 	index, err := os.ReadFile("docs/README.md")

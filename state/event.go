@@ -76,6 +76,11 @@ const (
 	EventOffered   EventType = "offered"
 	EventLabelled  EventType = "labelled"
 
+	// EventRetryWanted: what has failed is to be tried again at once. EventFormatWanted: a filesystem is to
+	// be made, whatever the volume contains. Like those of the first group, these are about what users want.
+	EventRetryWanted  EventType = "retry-wanted"
+	EventFormatWanted EventType = "format-wanted"
+
 	// EventFrom: the storage gets the contents of the snapshot or of the storage in Text when it is made.
 	// EventSnapshotWanted and EventSnapshotDeleteWanted: the snapshot in Text is to be made or deleted.
 	// Like those of the first group, these are about what users want.
@@ -96,6 +101,7 @@ var eventTypes = []EventType{
 	EventError, EventRecovered, EventStatus,
 	EventClaimed, EventUnclaimed, EventOffered, EventLabelled,
 	EventFrom, EventSnapshotWanted, EventSnapshotDeleteWanted, EventSnapshotMade, EventSnapshotDeleted, EventSnapshotError,
+	EventRetryWanted, EventFormatWanted,
 }
 
 // Event is something that happened to storage.
@@ -151,7 +157,21 @@ func (tx *txn) recordEvents(name string, events []eventRecord) {
 	record.Last += uint64(len(events))
 	record.Events = record.Events[max(0, len(record.Events)-maxEvents):]
 	tx.write(eventsKey(name), &record)
+
+	if !tx.logged {
+		return
+	}
+	latest := record
+	latest.Events = record.Events[max(0, len(record.Events)-len(events)):]
+	var err error
+	if tx.events, err = latest.appendTo(tx.events, name); err != nil && tx.err == nil {
+		tx.err = errors.Annotatef(err, "key %q", eventsKey(name))
+	}
 }
+
+// LogEvents makes the state call log after each of its changes that is made durable, with what happened, in
+// order. Calls for changes that are made at the same time may overlap. Call it before other methods.
+func (st *State) LogEvents(log func([]Event)) { st.eventLog = log }
 
 // record returns the record of an event of the type.
 func (e EventType) record(of eventRecord) eventRecord {

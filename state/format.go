@@ -25,6 +25,7 @@ func (tx *txn) formatEach(names []string) error {
 		if err := tx.checkFormattable(name, &i); err != nil {
 			return err
 		}
+		tx.recordEvents(name, []eventRecord{EventFormatWanted.record(eventRecord{By: tx.by})})
 		for _, entry := range i.index(nil, name) {
 			if key := entry.formatKey(); key != "" {
 				tx.increment(key)

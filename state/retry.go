@@ -50,6 +50,9 @@ func (tx *txn) retry(name string, match func(*instance) bool) error {
 	if !match(&i) {
 		return nil
 	}
+	if i.failing() {
+		tx.recordEvents(name, []eventRecord{EventRetryWanted.record(eventRecord{By: tx.by})})
+	}
 	for _, entry := range i.index(nil, name) {
 		if key := entry.retryKey(); key != "" {
 			tx.increment(key)

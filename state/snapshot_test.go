@@ -186,7 +186,7 @@ func TestSnapshotEvents(t *testing.T) {
 	}
 	w.taken(s)
 	w.taken(s)
-	n = w.wantEvents("raw", n, "snapshot-wanted monday by alice", "snapshot-error monday: no space left", "snapshot-made 128 monday")
+	w.wantEvents("raw", n, "snapshot-wanted monday by alice", "snapshot-error monday: no space left", "snapshot-made 128 monday")
 	w.must(w.AddStorage(state.StorageParams{Name: "copy", Kind: block, Pool: "loop", Size: 128, Machine: machine0, From: state.From{Snapshot: "monday"}}))
 	w.wantEvents("copy", 0, "added machine-0 128", "from snapshot monday")
 	w.must(w.RemoveStorage([]string{"raw"}))

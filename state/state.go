@@ -70,6 +70,7 @@ type State struct {
 	restored bool
 
 	keepSchema bool
+	eventLog   func([]Event) // see LogEvents
 
 	mu           sync.Mutex
 	identity     identity // as of the last transaction that changed it
@@ -232,6 +233,10 @@ type txn struct {
 	// by says who asked for the changes; see [Changes.By].
 	by string
 
+	// events is what has happened, if logged is set.
+	events []Event
+	logged bool
+
 	// before holds the numbers before the transaction, if it needs a mark; nil otherwise.
 	before *Numbers
 }
@@ -273,8 +278,9 @@ func (st *State) update(fn func(*txn) error) error { return st.updateWith(st.ctx
 
 // updateWith is update with the context of the transaction.
 func (st *State) updateWith(ctx context.Context, fn func(*txn) error) error {
+	var tx *txn // the last attempt
 	err := st.store.Update(ctx, func(kvtx kv.Tx) error {
-		tx := &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC()}
+		tx = &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC(), logged: st.eventLog != nil}
 		err := fn(tx)
 		if tx.err != nil {
 			return tx.err
@@ -288,6 +294,9 @@ func (st *State) updateWith(ctx context.Context, fn func(*txn) error) error {
 		}
 		return err
 	})
+	if err == nil && len(tx.events) > 0 {
+		st.eventLog(tx.events)
+	}
 	return st.ifClosed(err)
 }
 

@@ -254,7 +254,7 @@ var descriptions = map[string]string{
 	"StorageEvent.Storage":            "storage is the name of the storage.",
 	"StorageEvent.Text":               "text is the error or the status, the mount point or the device, the provider's ID, the claim, the labels, or the snapshot.",
 	"StorageEvent.Time":               "time is when it happened.",
-	"StorageEvent.Type":               "type says what happened. Somebody asked for something: \"added\", \"attach-wanted\", \"move-wanted\", \"detach-wanted\", \"resize-wanted\", \"remove-wanted\", \"release-wanted\", \"claimed\", \"unclaimed\", \"offered\", \"labelled\", \"from\", \"snapshot-wanted\", \"snapshot-delete-wanted\". It was done: \"made\", \"imported\", \"grown\", \"attached\", \"detached\", \"destroyed\", \"released\", \"removed\", \"snapshot-made\", \"snapshot-deleted\". It failed, or has to wait: \"error\", \"recovered\", \"status\", \"snapshot-error\".",
+	"StorageEvent.Type":               "type says what happened. Somebody asked for something: \"added\", \"attach-wanted\", \"move-wanted\", \"detach-wanted\", \"resize-wanted\", \"remove-wanted\", \"release-wanted\", \"claimed\", \"unclaimed\", \"offered\", \"labelled\", \"from\", \"snapshot-wanted\", \"snapshot-delete-wanted\", \"retry-wanted\", \"format-wanted\". It was done: \"made\", \"imported\", \"grown\", \"attached\", \"detached\", \"destroyed\", \"released\", \"removed\", \"snapshot-made\", \"snapshot-deleted\". It failed, or has to wait: \"error\", \"recovered\", \"status\", \"snapshot-error\".",
 	"StorageEventList":                "StorageEventList is an answer.",
 	"StorageEventList.Events":         "events are in the order in which they happened.",
 	"StorageList":                     "StorageList is a list of storage.",

@@ -32,7 +32,7 @@ import (
 	"github.com/stowage-io/stowage/storage/poolmanager"
 )
 
-// Config configures a [Backend]. All fields but Machine are required.
+// Config configures a [Backend]. All fields without a meaning of zero are required.
 type Config struct {
 	State *state.State
 	// Backup writes a copy of the state to a new file.
@@ -55,6 +55,8 @@ type Config struct {
 	ChangeLease func(context.Context) (lease kv.Lease, release func(), err error)
 	// Report returns the reports of the workers.
 	Report func() map[string]any
+	// Audit gets what happens to storage. It may be nil.
+	Audit func(user.StorageEvent)
 }
 
 // Logger receives messages for the operator.
@@ -95,9 +97,17 @@ func (b *Backend) isLocal() bool { return b.config.Server == nil }
 
 // New returns a backend.
 func New(config Config) *Backend {
-	return &Backend{config: config, dir: config.Dir, state: config.State, executor: executor.New(executor.Config{
+	b := &Backend{config: config, dir: config.Dir, state: config.State, executor: executor.New(executor.Config{
 		Registry: config.Registry, Dir: config.Dir, Clock: config.Clock, Environ: config.Manager, Sockets: []string{config.SocketPath},
 	})}
+	if config.Audit != nil {
+		config.State.LogEvents(func(events []state.Event) {
+			for _, e := range events {
+				config.Audit(b.wireEvent(e))
+			}
+		})
+	}
+	return b
 }
 
 // beginChange excludes other changes of the wanted state, so that the result of a check stays true

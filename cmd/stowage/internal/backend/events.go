@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/state"
 )
 
 const (
@@ -38,15 +39,20 @@ func (b *Backend) Events(_ context.Context, args user.EventsArgs) ([]user.Storag
 	all = all[max(0, len(all)-limit):]
 	wire := make([]user.StorageEvent, len(all))
 	for i, e := range all {
-		wire[i] = user.StorageEvent{
-			Time: e.Time, Storage: e.Name, Number: e.Number, Type: string(e.Type), SizeMiB: e.SizeMiB, FormerMiB: e.FormerMiB, Text: e.Text, By: e.By,
-		}
-		if e.Tag != nil {
-			wire[i].Entity = names.ReadableString(e.Tag)
-		}
-		if e.Machine != (names.MachineTag{}) {
-			wire[i].Machine = b.machineName(e.Machine)
-		}
+		wire[i] = b.wireEvent(e)
 	}
 	return wire, nil
+}
+
+func (b *Backend) wireEvent(e state.Event) user.StorageEvent {
+	wire := user.StorageEvent{
+		Time: e.Time, Storage: e.Name, Number: e.Number, Type: string(e.Type), SizeMiB: e.SizeMiB, FormerMiB: e.FormerMiB, Text: e.Text, By: e.By,
+	}
+	if e.Tag != nil {
+		wire.Entity = names.ReadableString(e.Tag)
+	}
+	if e.Machine != (names.MachineTag{}) {
+		wire.Machine = b.machineName(e.Machine)
+	}
+	return wire
 }

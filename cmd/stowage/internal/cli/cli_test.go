@@ -440,6 +440,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"status", "-l", "tier=fast", "--watch"}, 2, "stowage: --watch shows storage with any labels: leave out --selector, or name the storage\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter path\n"},
+		{nil, []string{"run", "--log-format", "xml"}, 2, "stowage: --log-format \"xml\" is not known: write text or json\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
 		{nil, []string{"server"}, 2, "stowage: say where agents are served with --listen, such as --listen 0.0.0.0:7117\n"},
 		{nil, []string{"server", "--listen", "7117"}, 1, "stowage: the address to listen on: address 7117: missing port in address\n"},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -129,71 +128,7 @@ func writeEvents(out io.Writer, events []user.StorageEvent, heading bool) error 
 		fmt.Fprintln(w, "TIME\tSTORAGE\tBY\tEVENT")
 	}
 	for _, e := range events {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), table.Escape(e.Storage), table.Escape(cmp.Or(e.By, "-")), describeEvent(e))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), table.Escape(e.Storage), table.Escape(cmp.Or(e.By, "-")), table.Event(e))
 	}
 	return w.Flush()
-}
-
-// describeEvent describes an event in a line.
-func describeEvent(e user.StorageEvent) string {
-	entity, machine, text := table.Escape(e.Entity), table.Escape(e.Machine), table.Escape(e.Text)
-	with := func(before, what string) string {
-		if what == "" {
-			return ""
-		}
-		return before + what
-	}
-	switch e.Type {
-	case "added":
-		return "added, " + table.Size(e.SizeMiB) + with(", for machine ", machine) + with(", on ", text)
-	case "attach-wanted":
-		return "to be attached to machine " + machine
-	case "move-wanted":
-		return "to be moved to machine " + machine
-	case "detach-wanted":
-		return "to be detached"
-	case "resize-wanted":
-		return fmt.Sprintf("to be resized from %s to %s", table.Size(e.FormerMiB), table.Size(e.SizeMiB))
-	case "remove-wanted":
-		return "to be removed"
-	case "release-wanted":
-		return "to be released"
-	case "claimed":
-		return "claimed by " + text
-	case "unclaimed":
-		return "claim " + text + " deleted"
-	case "offered":
-		return "offered to claims"
-	case "labelled":
-		return "labels " + cmp.Or(text, "removed")
-	case "from":
-		return "to get the contents of " + text
-	case "snapshot-wanted":
-		return "snapshot " + text + " to be made"
-	case "snapshot-delete-wanted":
-		return "snapshot " + text + " to be deleted"
-	case "snapshot-made":
-		return "snapshot " + text + " made, " + table.Size(e.SizeMiB)
-	case "snapshot-deleted":
-		return "snapshot " + text + " deleted"
-	case "snapshot-error":
-		return "error: snapshot " + text
-	case "made", "imported":
-		return fmt.Sprintf("%s %s, %s%s", entity, e.Type, table.Size(e.SizeMiB), with(", ", text))
-	case "grown":
-		return fmt.Sprintf("%s grown from %s to %s", entity, table.Size(e.FormerMiB), table.Size(e.SizeMiB))
-	case "attached":
-		return entity + " attached to machine " + machine + with(", ", text)
-	case "detached":
-		return entity + " detached from machine " + machine
-	case "destroyed", "released", "removed":
-		return strings.TrimSpace(entity + " " + e.Type)
-	case "error":
-		return entity + ": error: " + text
-	case "recovered":
-		return entity + " works again" + with(": ", text)
-	case "status":
-		return entity + ": " + text
-	}
-	return table.Escape(e.Type) + with(" ", entity) + with(", machine ", machine) + with(": ", text)
 }

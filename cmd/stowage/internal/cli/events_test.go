@@ -40,6 +40,8 @@ func TestEvents(t *testing.T) {
 		{Type: "claimed", Text: "orders"},
 		{Type: "unclaimed", Text: "orders"},
 		{Type: "offered"},
+		{Type: "retry-wanted", By: "alice"},
+		{Type: "format-wanted"},
 		{Type: "from", Text: "snapshot monday"},
 		{Type: "snapshot-wanted", Text: "monday", By: "uid 0"},
 		{Type: "snapshot-error", Text: "monday: no space left"},
@@ -74,6 +76,8 @@ func TestEvents(t *testing.T) {
 2025-01-02 03:04:05  a        -      claimed by orders
 2025-01-02 03:04:05  a        -      claim orders deleted
 2025-01-02 03:04:05  a        -      offered to claims
+2025-01-02 03:04:05  a        alice  to be tried again
+2025-01-02 03:04:05  a        -      to be formatted
 2025-01-02 03:04:05  a        -      to get the contents of snapshot monday
 2025-01-02 03:04:05  a        uid 0  snapshot monday to be made
 2025-01-02 03:04:05  a        -      error: snapshot monday: no space left

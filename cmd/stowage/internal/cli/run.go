@@ -3,10 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/juju/clock"
@@ -30,6 +28,7 @@ import (
 type processFlags struct {
 	providerFlags
 	logLevel string
+	logForm  string
 	retry    storageprovisioner.RetryPolicy
 	resync   time.Duration
 	limits   []string
@@ -41,6 +40,7 @@ type processFlags struct {
 
 func (f *processFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
+	cmd.Flags().StringVar(&f.logForm, "log-format", logText, "form of log messages: text, or json for one object a line")
 	f.providerFlags.addTo(cmd)
 	cmd.Flags().DurationVar(&f.retry.Min, "retry-min", 30*time.Second,
 		"delay before the first retry of a failed operation; doubles with each further failure, up to --retry-max")
@@ -66,6 +66,9 @@ func (f *processFlags) addTo(cmd *cobra.Command) {
 func (f *processFlags) check(environ storage.ProviderEnviron) (process.Config, error) {
 	if _, ok := loggo.ParseLevel(f.logLevel); !ok {
 		return process.Config{}, errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", f.logLevel), errUsage)
+	}
+	if f.logForm != logText && f.logForm != logJSON {
+		return process.Config{}, errors.WithType(errors.Errorf("--log-format %q is not known: write text or json", f.logForm), errUsage)
 	}
 	if f.retry.Min <= 0 {
 		return process.Config{}, errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", f.retry.Min), errUsage)
@@ -141,10 +144,16 @@ func eachOfProvider(values []string, flag string, registry storage.ProviderRegis
 	return nil
 }
 
+// The forms of log messages.
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
 // startLogging makes all messages of the process go to the standard error, and returns the logger
 // of a module.
-func (c *common) startLogging(module, level string) (*loggo.Logger, *logWriter, error) {
-	logs := &logWriter{out: c.Stderr}
+func (c *common) startLogging(module, level, form string) (*loggo.Logger, *logWriter, error) {
+	logs := &logWriter{out: c.Stderr, json: form == logJSON}
 	if _, err := loggo.ReplaceDefaultWriter(logs); err != nil {
 		return nil, nil, errors.Trace(err)
 	}
@@ -233,11 +242,11 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	if err != nil {
 		return err
 	}
-	logger, logs, err := c.startLogging("stowage.agent", flags.logLevel)
+	logger, logs, err := c.startLogging("stowage.agent", flags.logLevel, flags.logForm)
 	if err != nil {
 		return err
 	}
-	config.Logger = logger
+	config.Logger, config.Audit = logger, logs.audit
 	for _, lack := range lacks {
 		logger.Warningf("%s", lack)
 	}
@@ -345,24 +354,4 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 		fmt.Fprintln(c.Stdout, table.Escape(err.Error()))
 	}
 	fmt.Fprintln(c.Stdout, "Ctrl-C stops the agent and leaves the storage in place")
-}
-
-// logWriter writes each log message as one line to its current output.
-type logWriter struct {
-	mu  sync.Mutex
-	out io.Writer
-}
-
-func (w *logWriter) setOutput(out io.Writer) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.out = out
-}
-
-// Write implements loggo.Writer, which cannot return an error.
-func (w *logWriter) Write(entry loggo.Entry) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, _ = fmt.Fprintf(w.out, "%s %s %s %s\n",
-		entry.Timestamp.UTC().Format(time.RFC3339), entry.Level, entry.Module, table.Escape(entry.Message))
 }

@@ -130,11 +130,11 @@ func (c *common) runServer(ctx context.Context, flags serverFlags) error {
 	if err != nil {
 		return err
 	}
-	logger, _, err := c.startLogging("stowage.server", flags.logLevel)
+	logger, logs, err := c.startLogging("stowage.server", flags.logLevel, flags.logForm)
 	if err != nil {
 		return err
 	}
-	config.Logger = logger
+	config.Logger, config.Audit = logger, logs.audit
 	token, err := c.readToken(flags.token, flags.tokenFile)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (c *common) runAgent(ctx context.Context, flags agentFlags) error {
 	if err != nil {
 		return err
 	}
-	logger, _, err := c.startLogging("stowage.agent", flags.logLevel)
+	logger, _, err := c.startLogging("stowage.agent", flags.logLevel, flags.logForm)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func (c *common) resetCluster(ctx context.Context, flags serverFlags) error {
 	if inEtcd && flags.restore == "" {
 		return errors.WithType(errors.New("--cluster-reset with --etcd-endpoints needs --restore: there is no cluster of servers"), errUsage)
 	}
-	logger, _, err := c.startLogging("stowage.server", flags.logLevel)
+	logger, _, err := c.startLogging("stowage.server", flags.logLevel, flags.logForm)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"gopkg.in/tomb.v2"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -49,6 +50,9 @@ type Config struct {
 	RateLimiters       map[storage.ProviderType]storage.RateLimiter
 	// Resync is the time between two resyncs. Zero: there are none.
 	Resync time.Duration
+	// Audit gets what happens to storage, once for each change, in a process with a state. Nil: nothing
+	// is called.
+	Audit func(user.StorageEvent)
 	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
 	// Prometheus. Any client that can connect can read them.
 	MetricsAddress string

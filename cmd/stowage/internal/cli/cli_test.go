@@ -430,14 +430,14 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"apply", "f.yaml"}, 2, "stowage: \"f.yaml\" is one argument too many for \"stowage apply\": name the file with -f\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for usage.\n"},
-		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, json or yaml\n"},
-		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch needs -o table\n"},
+		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, wide, name, json or yaml\n"},
+		{nil, []string{"status", "-o", "yaml", "--watch"}, 2, "stowage: --watch needs -o table or -o json\n"},
+		{nil, []string{"status", "--sort", "age"}, 2, "stowage: --sort \"age\" is not known: write problems, name, size or since\n"},
 		{nil, []string{"retry"}, 2, "stowage: name the storage to retry, or use --all\n"},
 		{nil, []string{"retry", "x", "--all"}, 2, "stowage: name the storage to retry, or use --all\n"},
 		{unknown, []string{"retry", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
 		{nil, []string{"status", "--selector", "tier"}, 2, "stowage: --selector: label \"tier\": write KEY=VALUE, such as zone=a, of lower-case letters, digits, dots, slashes, underscores and hyphens\n"},
-		{nil, []string{"status", "-l", "tier=fast", "--watch"}, 2, "stowage: --watch shows storage with any labels: leave out --selector, or name the storage\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter path\n"},
 		{nil, []string{"run", "--log-format", "xml"}, 2, "stowage: --log-format \"xml\" is not known: write text or json\n"},
@@ -690,10 +690,10 @@ func TestWaitOutcomes(t *testing.T) {
 			0, "data attached at /srv/data\ndata detaching\ndata detached\nall 1 detached\n", ""},
 		{"removed", []string{"remove", "data", "--wait"},
 			[]user.Event{event(dying), {Gone: []string{"data"}}},
-			0, "data destroying (dying)\ndata removed\nall 1 removed\n", ""},
+			0, "data destroying (removing)\ndata removed\nall 1 removed\n", ""},
 		{"removed and added again", []string{"remove", "data", "--wait"},
 			[]user.Event{event(dying), event(attaching)},
-			0, "data destroying (dying)\ndata attaching\nall 1 removed\n", ""},
+			0, "data destroying (removing)\ndata attaching\nall 1 removed\n", ""},
 		{"removed before the watch", []string{"remove", "data", "--wait"}, []user.Event{{}}, 0, "all 1 removed\n", ""},
 		{"to be attached, but removed before the watch", []string{"attach", "data", "--wait"}, []user.Event{{}},
 			1, "", "stowage: 1 of 1 not attached: data is gone\n"},
@@ -927,6 +927,68 @@ func TestStatusOfLabels(t *testing.T) {
 	}
 }
 
+// Tables begin with what needs attention; scripts get names in their order.
+func TestStatusOrders(t *testing.T) {
+	attaching, broken, healthy := row("b", status.Attaching, "", ""), row("c", status.Error, "gone", ""), row("a", status.Attached, "", "/srv/a")
+	attaching.SizeMiB, broken.SizeMiB, healthy.SizeMiB = 10, 20, 30
+	attaching.Since = attaching.Since.Add(time.Hour)
+	for args, want := range map[string]string{
+		"": "cba", "--sort name": "abc", "--sort size": "acb", "--sort since": "bac", "-o wide": "cba", "-o name": "abc", "-o name --sort problems": "cba",
+	} {
+		m := newMachine(t, &backend{storage: []user.Storage{attaching, broken, healthy}})
+		got := m.run(t.Context(), append([]string{"status"}, strings.Fields(args)...)...)
+		var names string
+		for line := range strings.Lines(got.stdout) {
+			if !strings.HasPrefix(line, "NAME") {
+				names += line[:1]
+			}
+		}
+		if got.code != 0 || names != want {
+			t.Errorf("%s: %q, want %q: %+v", args, names, want, got)
+		}
+	}
+}
+
+// With -o json, each change is an object; storage that loses the labels is gone.
+func TestStatusWatchesAsObjects(t *testing.T) {
+	slow, fast := row("data", status.Attached, "", "/srv/data"), row("data", status.Attached, "", "/srv/data")
+	fast.Labels = map[string]string{"tier": "fast"}
+	b := &backend{
+		storage: []user.Storage{fast},
+		events:  []user.Event{event(row("other", status.Attached, "", ""), fast), event(slow), event(fast), {Gone: []string{"data", "other"}}},
+		sent:    make(chan struct{}),
+	}
+	m := newMachine(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stdout := &notifyWriter{want: "{\"gone\":\"data\"}\n", after: 2, seen: make(chan struct{})}
+	done := make(chan int)
+	go func() {
+		done <- cli.Main(ctx, []string{"status", "--watch", "-o", "json", "-l", "tier=fast"}, cli.Env{
+			Stdin: strings.NewReader(""), Stdout: stdout, Stderr: &bytes.Buffer{}, Getenv: m.getenv,
+		})
+	}()
+	<-stdout.seen
+	cancel()
+	if code := <-done; code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	var told []string
+	for line := range strings.Lines(stdout.text.String()) {
+		var change struct {
+			Storage user.Storage
+			Gone    string
+		}
+		if err := json.Unmarshal([]byte(line), &change); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		told = append(told, change.Storage.Name+" "+change.Storage.Labels["tier"], change.Gone)
+	}
+	if want := []string{"data fast", "", " ", "data", "data fast", "", " ", "data"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
 func TestStatusWatchRunsUntilInterrupted(t *testing.T) {
 	b := &backend{
 		storage: []user.Storage{row("data", status.Pending, "", "")},
@@ -959,16 +1021,17 @@ func TestStatusWatchRunsUntilInterrupted(t *testing.T) {
 	}
 }
 
-// notifyWriter is a buffer that closes a channel when its text ends with want.
+// notifyWriter is a buffer that closes a channel when its text ends with want, and has had that after times.
 type notifyWriter struct {
-	text bytes.Buffer
-	want string
-	seen chan struct{}
+	text  bytes.Buffer
+	want  string
+	after int
+	seen  chan struct{}
 }
 
 func (s *notifyWriter) Write(p []byte) (int, error) {
 	n, err := s.text.Write(p)
-	if strings.HasSuffix(s.text.String(), s.want) {
+	if text := s.text.String(); strings.HasSuffix(text, s.want) && strings.Count(text, s.want) >= s.after {
 		close(s.seen)
 	}
 	return n, err

@@ -20,7 +20,6 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
-	"github.com/stowage-io/stowage/core/label"
 )
 
 // waitFlags are the flags of commands that can wait.
@@ -197,63 +196,6 @@ func writeChanges(out io.Writer, changes []user.Change, dryRun bool) error {
 		fmt.Fprintln(w, "nothing to change")
 	}
 	return w.Flush()
-}
-
-func (c *common) statusCommand() *cobra.Command {
-	var (
-		output   string
-		watch    bool
-		selector string
-	)
-	cmd := &cobra.Command{
-		Use:   "status [NAME...]",
-		Short: "Show storage and its status",
-		Long: `Shows the named storage, or all storage. NAME also selects NAME/0, NAME/1, and so on.
-A SIZE such as 256M → 512M means that the storage has 256M and is to grow to 512M.
-
-With --selector, only storage is shown that has all of the labels; -o yaml shows labels.
-
-With --watch, the table is redrawn as storage changes, until the command is
-interrupted. If the output is not a terminal, each change is one line. If the
-connection is lost, the command tries for 30 seconds to connect again.`,
-		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
-			write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error {
-				return table.Write(w, rows, time.Now())
-			})
-			if err != nil {
-				return err
-			}
-			if watch && output != "table" {
-				return errors.WithType(errors.New("--watch needs -o table"), errUsage)
-			}
-			labels, err := label.ParseSelector(selector)
-			switch {
-			case err != nil:
-				return errors.WithType(errors.Annotate(err, "--selector"), errUsage)
-			case watch && selector != "":
-				return errors.WithType(errors.New("--watch shows storage with any labels: leave out --selector, or name the storage"), errUsage)
-			}
-			rows, err := client.Storage(ctx, names)
-			if err != nil {
-				return err
-			}
-			rows = slices.DeleteFunc(rows, func(s user.Storage) bool { return !label.Selects(labels, s.Labels) })
-			if !watch {
-				table.Sort(rows)
-				return write(c.Stdout, rows)
-			}
-			err = follow(ctx, client.Follow, names, newView(), newDisplay(c.Stdout, false),
-				func(user.Event) error { return nil })
-			if ctx.Err() != nil {
-				return nil // interrupted by the user
-			}
-			return err
-		}),
-	}
-	addOutput(cmd, &output)
-	cmd.Flags().BoolVar(&watch, "watch", false, "keep showing changes")
-	cmd.Flags().StringVarP(&selector, "selector", "l", "", "labels that the storage must have, such as tier=fast,zone=a")
-	return cmd
 }
 
 func addOutput(cmd *cobra.Command, output *string) {

@@ -103,14 +103,20 @@ func newDisplay(out io.Writer, summaries bool) display {
 }
 
 func newLive(file *os.File) *table.Live {
-	return table.NewLive(file, func() (int, int) {
-		width, height, err := term.GetSize(int(file.Fd()))
-		if err != nil || width <= 0 || height <= 0 {
-			return 80, 24 // what a serial line does not tell
-		}
-		return width, height
-	})
+	return table.NewLive(file, hasColors(), func() (int, int) { return sizeOf(file) })
 }
+
+// sizeOf returns the width and height of a terminal.
+func sizeOf(file *os.File) (width, height int) {
+	width, height, err := term.GetSize(int(file.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		return 80, 24 // what a serial line does not tell
+	}
+	return width, height
+}
+
+// hasColors reports whether terminals get colours, see https://no-color.org.
+func hasColors() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
 func isTerminal(file *os.File) bool { return term.IsTerminal(int(file.Fd())) }
 

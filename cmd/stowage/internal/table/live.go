@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/status"
@@ -18,16 +17,18 @@ import (
 type Live struct {
 	out io.Writer
 	// size returns the terminal's current width and height.
-	size func() (width, height int)
+	size  func() (width, height int)
+	color bool
 
 	mu sync.Mutex
 	// drawn are the lines on the terminal that the next drawing replaces.
 	drawn []string
 }
 
-// NewLive returns a Live on a terminal, whose size it reads at every drawing.
-func NewLive(terminal io.Writer, size func() (width, height int)) *Live {
-	return &Live{out: terminal, size: size}
+// NewLive returns a Live on a terminal, whose size it reads at every drawing. color shows statuses in
+// colours.
+func NewLive(terminal io.Writer, color bool, size func() (width, height int)) *Live {
+	return &Live{out: terminal, color: color, size: size}
 }
 
 // Show replaces the drawn table by a table of rows, which must be in order.
@@ -35,20 +36,29 @@ func (l *Live) Show(rows []user.Storage, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	width, height := l.size()
-	// The summary, the table's header, the line about omitted rows and the cursor's line take
-	// one line each.
-	shown, left := fit(rows, height-4)
 	var lines []string
+	add := func(text line) { lines = append(lines, text.truncate(width).String()) }
 	if len(rows) > 0 {
-		lines = render(shown, now)
+		groups := Layout{Width: width, Color: l.color}.render(rows, now)
+		// The summary, the table's header, the line about omitted rows and the cursor's line take
+		// one line each.
+		shown := fit(rows, groups[1:], height-4)
+		add(groups[0][0])
+		left := 0
+		for i, group := range groups[1:] {
+			if !shown[i] {
+				left++
+				continue
+			}
+			for _, text := range group {
+				add(text)
+			}
+		}
+		if left > 0 {
+			add(line{text: fmt.Sprintf("… and %d more", left)})
+		}
 	}
-	if left > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more", left))
-	}
-	lines = append(lines, Summary(rows))
-	for i, line := range lines {
-		lines[i] = truncate(line, width)
-	}
+	add(line{text: Summary(rows)})
 	previous := len(l.drawn)
 	l.drawn = lines
 	return l.draw(previous, "")
@@ -88,41 +98,18 @@ func (l *Live) draw(previous int, above string) error {
 	return err
 }
 
-// fit chooses at most maxRows rows, in order, and prefers those that are not attached. It also
-// returns how many it left out.
-func fit(rows []user.Storage, maxRows int) ([]user.Storage, int) {
-	maxRows = max(maxRows, 1)
-	if len(rows) <= maxRows {
-		return rows, 0
-	}
-	unfinished := 0
-	for _, r := range rows {
-		if r.Status != status.Attached {
-			unfinished++
-		}
-	}
-	finished := max(maxRows-unfinished, 0)
-	shown := make([]user.Storage, 0, maxRows)
-	for _, r := range rows {
-		if len(shown) == maxRows {
-			break
-		}
-		if r.Status == status.Attached {
-			if finished == 0 {
-				continue
+// fit chooses the rows whose lines take at most maxLines together, and prefers those that are not
+// attached. At least one is chosen.
+func fit(rows []user.Storage, groups [][]line, maxLines int) (shown []bool) {
+	shown = make([]bool, len(rows))
+	left, any := maxLines, false
+	for _, finished := range []bool{false, true} {
+		for i, r := range rows {
+			if (r.Status == status.Attached) == finished && (len(groups[i]) <= left || !any) {
+				shown[i], any = true, true
+				left -= len(groups[i])
 			}
-			finished--
 		}
-		shown = append(shown, r)
 	}
-	return shown, len(rows) - len(shown)
-}
-
-// truncate shortens a line to width characters: a line that wraps would take two lines, of
-// which only one would be cleared.
-func truncate(line string, width int) string {
-	if width <= 1 || utf8.RuneCountInString(line) <= width {
-		return line
-	}
-	return string([]rune(line)[:width-1]) + "…"
+	return shown
 }

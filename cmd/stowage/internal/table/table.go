@@ -1,15 +1,16 @@
 package table
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/core/label"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 )
@@ -19,34 +20,248 @@ func Sort(rows []user.Storage) {
 	slices.SortFunc(rows, func(a, b user.Storage) int { return CompareNames(a.Name, b.Name) })
 }
 
+// SortProblemsFirst orders storage by what needs attention, then by name.
+func SortProblemsFirst(rows []user.Storage) {
+	slices.SortFunc(rows, func(a, b user.Storage) int {
+		return cmp.Or(cmp.Compare(urgency(a), urgency(b)), CompareNames(a.Name, b.Name))
+	})
+}
+
+// urgency is smaller for storage that more needs the attention of a user.
+func urgency(r user.Storage) int {
+	stable := r.Status == status.Attached || r.Status == status.Detached
+	switch {
+	case r.Status == status.Error:
+		return 0
+	case r.Message != "" && !stable:
+		return 1
+	case !stable:
+		return 2
+	}
+	return 3
+}
+
+// Layout says how a table is written.
+type Layout struct {
+	// Width is that of the terminal, in characters. What does not fit is below its line, or left out
+	// if it is the same for most storage. Zero: each storage is one line of any length.
+	Width int
+	// Color shows statuses in colours.
+	Color bool
+	// Wide adds columns, and leaves none out.
+	Wide bool
+}
+
 // Write writes a table of storage in the given order.
-func Write(w io.Writer, rows []user.Storage, now time.Time) error {
-	lines := render(rows, now)
-	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
+func Write(w io.Writer, rows []user.Storage, now time.Time, layout Layout) error {
+	var b strings.Builder
+	for _, lines := range layout.render(rows, now) {
+		for _, line := range lines {
+			b.WriteString(line.String() + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// render returns the lines of a table.
-func render(rows []user.Storage, now time.Time) []string {
-	var b bytes.Buffer
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	named := slices.ContainsFunc(rows, func(r user.Storage) bool { return namedMachine(r) != "" })
-	machine := func(cell string) string {
-		if !named {
-			return ""
+// The columns of tables.
+const (
+	colName       = "NAME"
+	colKind       = "KIND"
+	colPool       = "POOL"
+	colSize       = "SIZE"
+	colStatus     = "STATUS"
+	colSince      = "SINCE"
+	colMachine    = "MACHINE"
+	colVolume     = "VOLUME"
+	colFilesystem = "FILESYSTEM"
+	colLabels     = "LABELS"
+	colLocation   = "LOCATION"
+	colMessage    = "MESSAGE"
+)
+
+// cell returns the content of a cell.
+func cell(column string, r user.Storage, now time.Time) string {
+	switch column {
+	case colName:
+		return Escape(r.Name)
+	case colKind:
+		return Escape(r.Kind)
+	case colPool:
+		return Escape(r.Pool)
+	case colSize:
+		return formatSize(r)
+	case colStatus:
+		return Escape(formatStatus(r))
+	case colSince:
+		return Age(now.Sub(r.Since))
+	case colMachine:
+		return orDash(Escape(namedMachine(r)))
+	case colVolume:
+		return orDash(Escape(r.Volume))
+	case colFilesystem:
+		return orDash(Escape(r.Filesystem))
+	case colLabels:
+		return orDash(Escape(label.FormatSelector(r.Labels)))
+	case colLocation:
+		return orDash(Escape(r.Location))
+	}
+	return Escape(r.Message)
+}
+
+// indent is that of what is below the line of storage.
+const indent = "    "
+
+// render returns the lines of a table: those of the header, and those of each storage.
+func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
+	columns := []string{colName, colKind, colPool, colSize, colStatus, colSince}
+	if slices.ContainsFunc(rows, func(r user.Storage) bool { return namedMachine(r) != "" }) {
+		columns = append(columns, colMachine)
+	}
+	if l.Wide {
+		columns = append(columns, colVolume, colFilesystem, colLabels)
+	}
+	columns = append(columns, colLocation, colMessage)
+	widths := make(map[string]int)
+	for _, column := range columns {
+		widths[column] = utf8.RuneCountInString(column)
+		for _, r := range rows {
+			widths[column] = max(widths[column], utf8.RuneCountInString(cell(column, r, now)))
 		}
-		return cell + "\t"
 	}
-	fmt.Fprintf(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\t%sLOCATION\tMESSAGE\n", machine("MACHINE"))
+	fits := func() bool {
+		width := -len(gap)
+		for _, column := range columns {
+			width += widths[column] + len(gap)
+		}
+		return l.Width == 0 || l.Wide || width <= l.Width
+	}
+	without := func(names ...string) {
+		columns = slices.DeleteFunc(columns, func(c string) bool { return slices.Contains(names, c) })
+	}
+	var below []string
+	if !fits() {
+		without(colMessage)
+		below = []string{colMessage}
+	}
+	if !fits() {
+		without(colKind, colPool)
+	}
+	narrow := !fits()
+	if narrow {
+		widths[colLocation] = len(colLocation) // the last column needs no padding
+		if !fits() {
+			without(colLocation)
+			below, narrow = []string{colLocation, colMessage}, false
+		}
+	}
+
+	header := newLine(columns, widths, func(column string) string { return column })
+	lines := [][]line{{header}}
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n",
-			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), formatSize(r), Escape(formatStatus(r)),
-			Age(now.Sub(r.Since)), machine(orDash(Escape(namedMachine(r)))), orDash(Escape(r.Location)), Escape(r.Message))
+		cells := func(column string) string { return cell(column, r, now) }
+		first, moved := newLine(columns, widths, cells), below
+		if narrow && utf8.RuneCountInString(first.text) > l.Width { // its location is long
+			first = newLine(columns[:len(columns)-1], widths, cells)
+			moved = []string{colLocation, colMessage}
+		}
+		if l.Color {
+			first.color = colorOf(r)
+		}
+		group := []line{first}
+		for _, column := range moved {
+			text := cell(column, r, now)
+			if text == "" || text == "-" {
+				continue
+			}
+			for _, part := range wrap(text, l.Width-len(indent)) {
+				group = append(group, line{text: indent + part})
+			}
+		}
+		lines = append(lines, group)
 	}
-	w.Flush() // cannot fail, since it writes to memory
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " ")
+	return lines
+}
+
+// gap is between two columns.
+const gap = "  "
+
+// line is a line of a table. Some of its characters may be in a colour.
+type line struct {
+	text string
+	// color is the number of the colour; 0: none. It is that of the characters from start to end.
+	color, start, end int
+}
+
+// newLine returns a line of cells. A colour is that of the status.
+func newLine(columns []string, widths map[string]int, cell func(column string) string) line {
+	var b strings.Builder
+	var start, end, length int
+	for i, column := range columns {
+		text := cell(column)
+		width := utf8.RuneCountInString(text)
+		if column == colStatus {
+			start, end = length, length+width
+		}
+		b.WriteString(text)
+		length += width
+		if i < len(columns)-1 {
+			pad := widths[column] - width + len(gap)
+			b.WriteString(strings.Repeat(" ", pad))
+			length += pad
+		}
+	}
+	return line{text: strings.TrimRight(b.String(), " "), start: start, end: end}
+}
+
+// truncate shortens the line to width characters: a line that wraps would take two lines, of
+// which only one would be cleared.
+func (l line) truncate(width int) line {
+	if width > 1 && utf8.RuneCountInString(l.text) > width {
+		l.text = string([]rune(l.text)[:width-1]) + "…"
+		l.end = min(l.end, width)
+	}
+	return l
+}
+
+// String returns the line with its colour.
+func (l line) String() string {
+	if l.color == 0 || l.start >= l.end {
+		return l.text
+	}
+	runes := []rune(l.text)
+	return fmt.Sprintf("%s\x1b[%dm%s\x1b[0m%s", string(runes[:l.start]), l.color, string(runes[l.start:l.end]), string(runes[l.end:]))
+}
+
+// The numbers of colours of terminals.
+const (
+	red    = 31
+	green  = 32
+	yellow = 33
+)
+
+func colorOf(r user.Storage) int {
+	switch {
+	case urgency(r) == 0:
+		return red
+	case urgency(r) < 3:
+		return yellow
+	case r.Status == status.Attached:
+		return green
+	}
+	return 0
+}
+
+// wrap breaks a text between words into lines of at most width characters. A longer word has a line
+// of its own, as it is, so that it can be copied.
+func wrap(text string, width int) (lines []string) {
+	for word := range strings.SplitSeq(text, " ") {
+		last := len(lines) - 1
+		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= width {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
 	}
 	return lines
 }
@@ -60,12 +275,12 @@ func namedMachine(r user.Storage) string {
 	return r.Attachments[0].Machine
 }
 
-// formatStatus returns the status, with the life if the storage is being removed.
+// formatStatus returns the status, and says whether the storage is being removed.
 func formatStatus(r user.Storage) string {
 	if r.Life == life.Alive || r.Life == "" {
 		return string(r.Status)
 	}
-	return fmt.Sprintf("%s (%s)", r.Status, r.Life)
+	return string(r.Status) + " (removing)"
 }
 
 // formatSize returns the size, and the size to grow to if there is one.

@@ -39,7 +39,7 @@ func FuzzTable(f *testing.F) {
 		}
 		wantPrintable(t, "line", table.Line(row))
 		var b bytes.Buffer
-		if err := table.Write(&b, []user.Storage{row, row}, now); err != nil {
+		if err := table.Write(&b, []user.Storage{row, row}, now, table.Layout{}); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(b.String(), "\n")
@@ -52,6 +52,20 @@ func FuzzTable(f *testing.F) {
 				if word = strings.TrimRight(table.Escape(word), " "); (n == 1 || n == 2) && !strings.Contains(line, word) {
 					t.Errorf("row %q does not show %q", line, word)
 				}
+			}
+		}
+		// On a terminal of any width, everything that is not the same for most storage is shown.
+		b.Reset()
+		if err := table.Write(&b, []user.Storage{row, row}, now, table.Layout{Width: int(size % 200)}); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(b.String(), "\n") {
+			wantPrintable(t, "row", line)
+		}
+		shown := strings.Join(strings.Fields(b.String()), " ")
+		for _, word := range []string{name, location, message} {
+			if word = strings.Join(strings.Fields(table.Escape(word)), " "); !strings.Contains(shown, word) {
+				t.Errorf("%q does not show %q", shown, word)
 			}
 		}
 		if text := table.Escape(table.Escape(name)); text != table.Escape(name) {

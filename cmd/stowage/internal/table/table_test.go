@@ -2,18 +2,24 @@ package table_test
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 )
+
+var update = flag.Bool("update", false, "replace the golden files")
 
 var now = time.Date(2025, 3, 4, 5, 6, 7, 0, time.UTC)
 
@@ -30,14 +36,14 @@ var rows = []user.Storage{
 
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
-	if err := table.Write(&out, rows, now); err != nil {
+	if err := table.Write(&out, rows, now, table.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	want := `
-NAME    KIND        POOL  SIZE  STATUS         SINCE  LOCATION   MESSAGE
-data    filesystem  loop  2G    attached       3m     /srv/data
-raw/2   block       fast  64M   attaching      5s     -
-raw/10  block       fast  1.5G  error (dying)  2d     -          destroying volume: \x1b[2Jbusy\nraw/11 attached
+NAME    KIND        POOL  SIZE  STATUS            SINCE  LOCATION   MESSAGE
+data    filesystem  loop  2G    attached          3m     /srv/data
+raw/2   block       fast  64M   attaching         5s     -
+raw/10  block       fast  1.5G  error (removing)  2d     -          destroying volume: \x1b[2Jbusy\nraw/11 attached
 `
 	if got := "\n" + out.String(); got != want {
 		t.Errorf("got:%swant:%s", got, want)
@@ -49,7 +55,7 @@ func TestMachinesAreShown(t *testing.T) {
 	named := slices.Clone(rows[:2])
 	named[0].Attachments = []user.Attachment{{Machine: "web-1"}}
 	var out bytes.Buffer
-	if err := table.Write(&out, named, now); err != nil {
+	if err := table.Write(&out, named, now, table.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	want := `
@@ -65,7 +71,7 @@ raw/2  block       fast  64M   attaching  5s     -        -
 	}
 	named[0].Attachments[0].Machine = "0"
 	out.Reset()
-	if err := table.Write(&out, named, now); err != nil {
+	if err := table.Write(&out, named, now, table.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(out.String(), "MACHINE") {
@@ -83,7 +89,7 @@ func TestLineAndSummary(t *testing.T) {
 	want := []string{
 		"data attached at /srv/data",
 		"raw/2 attaching",
-		`raw/10 error (dying): destroying volume: \x1b[2Jbusy\nraw/11 attached`,
+		`raw/10 error (removing): destroying volume: \x1b[2Jbusy\nraw/11 attached`,
 		"new attached, its location is not known yet",
 		"1/3 attached, 1 attaching, 1 error",
 		"no storage",
@@ -103,7 +109,7 @@ func TestGrowthAndRemarksAreShown(t *testing.T) {
 	larger := growing
 	larger.SizeMiB, larger.Message = 600, "size is not enforced"
 	var out bytes.Buffer
-	if err := table.Write(&out, []user.Storage{growing, nearly, larger}, now); err != nil {
+	if err := table.Write(&out, []user.Storage{growing, nearly, larger}, now, table.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	want := `
@@ -169,6 +175,63 @@ func TestEscape(t *testing.T) {
 	}
 }
 
+// everyday is what an operator may have, with problems.
+var everyday = []user.Storage{
+	{Name: "database", Kind: "filesystem", Pool: "fast", SizeMiB: 200 << 10, Life: life.Alive, Status: status.Attached,
+		Since: ago(40 * 24 * time.Hour), Location: "/srv/database", Volume: "0/0", Filesystem: "0/0", Labels: map[string]string{"tier": "fast"},
+		Attachments: []user.Attachment{{Machine: "db-1"}}},
+	{Name: "cache/0", Kind: "filesystem", Pool: "tmpfs", SizeMiB: 512, Life: life.Alive, Status: status.Attached,
+		Since: ago(3 * time.Hour), Location: "/var/cache/application/0", Filesystem: "0/1", Attachments: []user.Attachment{{Machine: "web-1"}}},
+	{Name: "logs", Kind: "filesystem", Pool: "loop", SizeMiB: 20 << 10, WantedMiB: 40 << 10, Life: life.Alive, Status: status.Attached,
+		Since: ago(4 * time.Minute), Location: "/var/log/application", Message: "growing to 40960 MiB", Volume: "1/2", Filesystem: "1/3",
+		Attachments: []user.Attachment{{Machine: "web-1"}}},
+	{Name: "old", Kind: "filesystem", Pool: "loop", SizeMiB: 10 << 10, Life: life.Dying, Status: status.Detaching, Since: ago(70 * time.Second),
+		Location: "/srv/old", Message: "unmounting /srv/old: device or resource busy: it is used by bash (process 4711), in /srv/old/tmp",
+		Volume: "0/3", Filesystem: "0/4", Attachments: []user.Attachment{{Machine: "db-1"}}},
+	{Name: "uploads", Kind: "filesystem", Pool: "loop", SizeMiB: 100 << 10, Life: life.Alive, Status: status.Error, Since: ago(26 * time.Hour),
+		Location: "/srv/uploads", Message: "/srv/uploads: somebody has unmounted it", Volume: "1/4", Filesystem: "1/5",
+		Attachments: []user.Attachment{{Machine: "web-1"}}},
+	{Name: "scratch", Kind: "block", Pool: "fast", SizeMiB: 64, Life: life.Alive, Status: status.Pending, Since: ago(5 * time.Second)},
+}
+
+// What an operator sees on terminals of different widths, and elsewhere. Look at the files, with
+// cat, before you replace them with -update.
+func TestTablesOfAllWidths(t *testing.T) {
+	for _, test := range []struct {
+		file   string
+		layout table.Layout
+	}{
+		{"width-60", table.Layout{Width: 60, Color: true}},
+		{"width-80", table.Layout{Width: 80, Color: true}},
+		{"width-120", table.Layout{Width: 120, Color: true}},
+		{"file", table.Layout{}},
+		{"wide", table.Layout{Width: 80, Wide: true}},
+	} {
+		sorted := slices.Clone(everyday)
+		table.SortProblemsFirst(sorted)
+		var out bytes.Buffer
+		if err := table.Write(&out, sorted, now, test.layout); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join("testdata", test.file+".golden")
+		if *update {
+			if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || out.String() != string(want) {
+			t.Errorf("%v, %s: got\n%swant\n%s", err, test.file, out.String(), want)
+		}
+		for line := range strings.Lines(out.String()) {
+			line = strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[33m", "", "\x1b[0m", "", "\n", "").Replace(line)
+			if n := utf8.RuneCountInString(line); !test.layout.Wide && test.layout.Width > 0 && n > test.layout.Width {
+				t.Errorf("%s: a line has %d characters: %s", test.file, n, line)
+			}
+		}
+	}
+}
+
 // screen is a terminal that understands the escape sequences of Live.
 type screen struct {
 	lines []string
@@ -192,7 +255,7 @@ func (s *screen) Write(p []byte) (int, error) {
 
 func TestLiveKeepsLogsAboveTable(t *testing.T) {
 	var s screen
-	live := table.NewLive(&s, func() (int, int) { return 60, 24 })
+	live := table.NewLive(&s, false, func() (int, int) { return 60, 24 })
 	show := func(rows []user.Storage) {
 		t.Helper()
 		if err := live.Show(rows, now); err != nil {
@@ -210,7 +273,7 @@ func TestLiveKeepsLogsAboveTable(t *testing.T) {
 	want := []string{
 		"before",
 		"WARNING one",
-		"NAME  KIND        POOL  SIZE  STATUS    SINCE  LOCATION   M…",
+		"NAME  KIND        POOL  SIZE  STATUS    SINCE  LOCATION",
 		"data  filesystem  loop  2G    attached  3m     /srv/data",
 		"1/1 attached",
 	}
@@ -221,7 +284,7 @@ func TestLiveKeepsLogsAboveTable(t *testing.T) {
 
 func TestLiveFinish(t *testing.T) {
 	var s screen
-	live := table.NewLive(&s, func() (int, int) { return 80, 24 })
+	live := table.NewLive(&s, false, func() (int, int) { return 80, 24 })
 	for _, shown := range [][]user.Storage{rows[:1], nil} {
 		if err := live.Show(shown, now); err != nil {
 			t.Fatal(err)
@@ -251,7 +314,7 @@ func TestLiveOmitsAttachedRowsOnSmallScreen(t *testing.T) {
 		many = append(many, r)
 	}
 	var s screen
-	live := table.NewLive(&s, func() (int, int) { return 80, 7 })
+	live := table.NewLive(&s, false, func() (int, int) { return 80, 7 })
 	if err := live.Show(many, now); err != nil {
 		t.Fatal(err)
 	}

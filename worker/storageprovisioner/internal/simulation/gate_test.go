@@ -56,6 +56,13 @@ func (w *world) openGate(s step) bool {
 	}
 	w.logf("%s", g.name)
 	// Calls of one name are released together: their order is up to the scheduler.
+	same := 0
+	for _, other := range w.gates {
+		if other.name == g.name {
+			same++
+		}
+	}
+	l.together = same > 1
 	w.gates = slices.DeleteFunc(w.gates, func(other *gate) bool {
 		if other.name == g.name {
 			other.open <- l

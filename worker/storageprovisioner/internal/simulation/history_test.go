@@ -48,7 +48,9 @@ type luck struct {
 	lost bool
 	// late: the worker had crashed before the call, which does nothing.
 	late bool
-	dice uint32
+	// together: other calls of the same name go on at the same time.
+	together bool
+	dice     uint32
 }
 
 // roll returns a number below n; 0 if nothing is to fail.

@@ -820,7 +820,8 @@ func (s source) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObjec
 	switch {
 	case l.lost:
 		return nil, errCrashed
-	case l.once(6):
+	case l.once(6) && !l.together:
+		// Of two that fail together, the scheduler would decide which one is tried again first.
 		return nil, errTransient
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

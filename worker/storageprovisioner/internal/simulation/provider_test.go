@@ -45,6 +45,11 @@ type thing struct {
 	// volume.
 	on    *thing
 	holds *thing
+	// contents is what a volume has, and origin whose contents it got when it was made. written:
+	// a user has written to it since.
+	contents string
+	origin   storage.Origin
+	written  bool
 }
 
 // place is a thing on a machine.
@@ -595,29 +600,38 @@ func (t *thing) volumeInfo() storage.VolumeInfo {
 func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	var calls []call
 	for _, p := range all {
-		args := p
-		args.Attachment = nil
-		var along string
-		if a := p.Attachment; a != nil {
-			along = attachment(p.Tag, a.Machine)
-			s.provisioned(along, a.InstanceId)
-		}
-		calls = append(calls, s.creation(p.Tag, args, along, func() (any, error) {
-			t, err := s.create(p.Tag, p.Size, nil, p.ResourceTags)
-			if err != nil {
-				return nil, err
-			}
-			r := storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: t.volumeInfo()}}
-			// Every third volume can only be made attached.
-			if a := p.Attachment; a != nil && p.Tag.String()[len(p.Tag.String())-1]%3 == 0 && len(t.at) == 0 {
-				info := s.place(t, a.Machine.String())
-				r.VolumeAttachment = &storage.VolumeAttachment{Volume: p.Tag, Machine: a.Machine, VolumeAttachmentInfo: info}
-			}
-			return r, nil
-		}, func(other *thing) any {
-			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: other.volumeInfo()}}
-		}))
+		calls = append(calls, s.volumeCreation(p, storage.Origin{}))
 	}
+	return s.createVolumes(ctx, calls)
+}
+
+// volumeCreation returns the call that makes a volume, from an origin unless that is zero.
+func (s source) volumeCreation(p storage.VolumeParams, from storage.Origin) call {
+	args := p
+	args.Attachment = nil
+	var along string
+	if a := p.Attachment; a != nil {
+		along = attachment(p.Tag, a.Machine)
+		s.provisioned(along, a.InstanceId)
+	}
+	return s.creation(p.Tag, args, along, func() (any, error) {
+		t, err := s.clone(p, from)
+		if err != nil {
+			return nil, err
+		}
+		r := storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: t.volumeInfo()}}
+		// Every third volume can only be made attached.
+		if a := p.Attachment; a != nil && p.Tag.String()[len(p.Tag.String())-1]%3 == 0 && len(t.at) == 0 {
+			info := s.place(t, a.Machine.String())
+			r.VolumeAttachment = &storage.VolumeAttachment{Volume: p.Tag, Machine: a.Machine, VolumeAttachmentInfo: info}
+		}
+		return r, nil
+	}, func(other *thing) any {
+		return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: other.volumeInfo()}}
+	})
+}
+
+func (s source) createVolumes(ctx envcontext.ProviderCallContext, calls []call) ([]storage.CreateVolumesResult, error) {
 	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.CreateVolumesResult {
 		if err != nil {
 			return storage.CreateVolumesResult{Error: err}
@@ -935,6 +949,7 @@ func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []stor
 					s.in.world.fail("%s: %s is made over %s", s.in.name, p.Tag, on.holds.tag)
 				}
 				size = on.size
+				s.checkFormat(on)
 			}
 			t, err := s.create(p.Tag, size, on, p.ResourceTags)
 			if err != nil {

@@ -196,6 +196,7 @@ func TestHistoriesCoverEveryFailure(t *testing.T) {
 		restoring + " finds a thing of another owner", restoring + " finds an unrecorded thing",
 		restoring + " finds a thing in use",
 		copying + " keeps storage of machines", copying + " leaves storage of the environment",
+		cloning + " of a volume", cloning + " of a snapshot", cloning + " finds what it has made", cloning + " misses its origin",
 	} {
 		missing[what] = true
 	}

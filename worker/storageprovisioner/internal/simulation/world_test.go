@@ -66,6 +66,11 @@ type world struct {
 	owners  map[string]storage.Owner
 	going   map[string]*going
 	made    int
+	// snapshots are all snapshots that there have been, by ID. origins says whose contents volumes
+	// are wanted with, by tag, and writes counts what the user has written.
+	snapshots map[string]*snapshot
+	origins   map[string]storage.Origin
+	writes    int
 	// failed counts the failures of providers, by kind.
 	failed map[string]int
 	// deeds counts the operations and writes of workers, not their reads.
@@ -148,6 +153,8 @@ func newWorld(free, keepLog bool) *world {
 		attempted: make(map[string]bool),
 		unsure:    make(map[string]bool),
 		untold:    make(map[string]bool),
+		snapshots: make(map[string]*snapshot),
+		origins:   make(map[string]storage.Origin),
 		sum:       fnv.New64a(),
 
 		lostStatus: make(map[string]bool),
@@ -564,6 +571,8 @@ var actions = []action{
 		w.crash(i, s.dice)
 		return true
 	}},
+	// The last one, so that the histories of the corpus stay the same.
+	{"copy", 5, (*world).copies},
 }
 
 // follow takes one step, and reports whether there was anything to do for it.
@@ -680,12 +689,23 @@ func (w *world) check() error {
 		if machine, ok := w.on[s.Name]; ok != (len(s.Attachments) == 1) || ok && s.Attachments[0].Machine != machine {
 			return errors.Errorf("%s is attached to %v, and the user has it on %q", s.Name, s.Attachments, machine.Id())
 		}
+		if w.unclonable(s) {
+			if err := w.checkUnclonable(s); err != nil {
+				return err
+			}
+			continue
+		}
 		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
 			if e == nil {
 				continue
 			}
 			t := w.things[e.Tag.String()]
 			wanted[e.Tag.String()] = true
+			if t != nil {
+				if err := w.checkContents(t); err != nil {
+					return err
+				}
+			}
 			switch {
 			case t == nil && e.ProviderID != "":
 				return errors.Errorf("%s is recorded as %s and does not exist", e.Tag, e.ProviderID)
@@ -744,7 +764,7 @@ func (w *world) check() error {
 // attachment is neither made nor grown.
 func (w *world) stuck(what string, all []state.Storage) bool {
 	return slices.ContainsFunc(all, func(s state.Storage) bool {
-		if len(s.Attachments) == 0 {
+		if len(s.Attachments) == 0 || w.unclonable(s) {
 			return false
 		}
 		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {

@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stowage-io/stowage/api/user"
 )
 
 var older = flag.String("older", "", "the `path` of an older version of the command, for TestUpgrade")
@@ -72,20 +76,64 @@ func TestUpgrade(t *testing.T) {
 		}
 		return r.Code == 0
 	}
+	nameOf := make(map[string]string) // as the servers call each other
+	for _, at := range s.servers {
+		var all []user.Server
+		if err := json.Unmarshal([]byte(s.at(at, "servers", "-o", "json").Stdout), &all); err != nil {
+			t.Fatal(err)
+		}
+		nameOf[at] = all[slices.IndexFunc(all, func(one user.Server) bool { return one.Asked })].Name
+	}
+	// snapshot requests a snapshot at a server of this version. If that is refused, it returns what is to be
+	// done first.
+	snapshot := func(at string) (first string) {
+		t.Helper()
+		r := s.at(at, "snapshot", "create", "kept", "staying")
+		if r.Code == 0 {
+			return ""
+		}
+		_, first, ok := strings.Cut(r.Stderr, "snapshots can be used once all servers run a version that has them: ")
+		if !ok {
+			t.Fatalf("a snapshot at %s:\n%s", at, r.All())
+		}
+		return strings.TrimSpace(first)
+	}
 	use("with the older version")
 	s.binary = stowage
-	for _, name := range s.servers {
+	for at, name := range s.servers {
 		s.running[name].stop()
 		s.startServerOf(name)
 		use("when " + name + " was replaced")
 		t.Logf("when %s was replaced, storage can be labelled there: %t", name, label(name))
+		var older []string
+		for _, other := range s.servers[at+1:] {
+			older = append(older, nameOf[other])
+		}
+		if slices.Sort(older); len(older) > 0 {
+			want := "replace or start these, or remove them: " + strings.Join(older, ", ")
+			s.poll("the error of a snapshot does not name the servers to replace", func() bool { return snapshot(name) == want })
+		}
 	}
 	s.poll("storage cannot be labelled after the upgrade", func() bool { return label("server") })
+	s.poll("a snapshot cannot be requested after the upgrade", func() bool { return snapshot("server") == "" })
+	s.poll("the list does not say that the snapshot waits for its agent", func() bool {
+		got := s.snapshots()["kept"]
+		return got.Status == user.SnapshotCreating && got.Message != ""
+	})
+	t.Logf("with an agent of the older version: %+v", s.snapshots()["kept"])
 	for _, name := range []string{"web", "db"} {
 		s.running[name].stop()
 		s.startAgentOf(name, "")
 		use("when the agent of " + name + " was replaced")
 	}
-	s.must("remove", "moving", "staying", "--wait")
+	s.must("snapshot", "create", "kept", "staying", "--wait")
+	s.write("staying", "changed")
+	s.writeSpec(`storage: [{name: restored, directive: "loop,16M", kind: filesystem, mount: MNT/restored, from: kept}]`)
+	s.apply()
+	if got := s.read("restored"); got != "valuable" {
+		t.Errorf("storage from the snapshot has %q", got)
+	}
+	s.must("snapshot", "delete", "kept", "--wait")
+	s.must("remove", "moving", "staying", "restored", "--wait")
 	s.stopAll("web", "db")
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
@@ -89,7 +90,11 @@ func (s *soak) settle(status map[string]command.Storage) error {
 // files on disk, and the agent's use of resources.
 func (s *soak) problems(status map[string]command.Storage) ([]string, error) {
 	p := problems{soak: s, status: status}
-	return p.look(p.objects, p.agents, p.devices, p.mounted, p.files, p.processes, p.resources)
+	all, err := p.look(p.objects, p.agents, p.shownSnapshots, p.devices, p.mounted, p.files, p.snapshotFiles, p.processes, p.resources)
+	if err == nil && len(all) == 0 {
+		s.settleSnapshots(p.listed)
+	}
+	return all, err
 }
 
 // look runs checks until one finds problems, and returns those: other problems follow from
@@ -109,6 +114,7 @@ func (p *problems) look(checks ...func() error) ([]string, error) {
 type problems struct {
 	*soak
 	status map[string]command.Storage
+	listed map[string]user.Snapshot
 	all    []string
 }
 
@@ -238,7 +244,9 @@ func (p *problems) mounted() error {
 // files checks that all files, directories and records belong to existing storage.
 func (p *problems) files() error {
 	top := p.boundStorage()
-	required, allowed := map[string]bool{}, map[string]bool{}
+	required := map[string]bool{}
+	// snapshotFiles checks what is in these.
+	allowed := map[string]bool{snapshotDir + "/volumes": true, snapshotDir + "/records": true, snapshotDir + "/.trash": true}
 	for _, i := range p.soak.all {
 		if i.want == nil {
 			continue

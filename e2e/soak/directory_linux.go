@@ -149,6 +149,9 @@ func (s *soak) useCopy(second command.Stowage) (err error) {
 			return err
 		}
 	}
+	if err := s.deleteCopiedSnapshots(second); err != nil {
+		return err
+	}
 	if err := agent.Signal(unix.SIGTERM); err != nil {
 		return err
 	}

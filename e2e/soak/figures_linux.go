@@ -17,6 +17,7 @@ type figures struct {
 	operations, acknowledged, refused, cutShort, tookEffect int
 	made                                                    int // storage instances
 	creations                                               int // operations that made some
+	snapshots, inUseSnapshots, restored                     int // snapshots, those of what cannot be copied in use, and storage instances made from them
 	backups, restores, copiedBack                           int
 	adopted, deleted, missing, inUse                        int // storage instances, after a restore
 	copies, moves, losses, recovered                        int
@@ -62,6 +63,7 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of them had taken effect)",
 			f.operations, f.acknowledged, f.refused, f.cutShort, f.tookEffect),
 		fmt.Sprintf("storage made         %d instances", f.made),
+		fmt.Sprintf("snapshots requested  %d, %d of them failed since the storage was in use; %d storage instances made from them", f.snapshots, f.inUseSnapshots, f.restored),
 		fmt.Sprintf("older states         %d restored, %d of them as a copied file", f.restores, f.copiedBack),
 		fmt.Sprintf("  storage            %d adopted, %d deleted as orphans; %d missing; %d in use", f.adopted, f.deleted, f.missing, f.inUse),
 		fmt.Sprintf("directories          %d copied, %d moved", f.copies, f.moves),

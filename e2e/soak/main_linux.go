@@ -1,8 +1,8 @@
 // Command soak uses the stowage command for a long time, on real devices, while its agent is
 // killed repeatedly.
 //
-// A random user makes, attaches, detaches, grows and removes storage of all kinds, and writes
-// to it. At some moment, mostly in the middle of an operation, the agent is killed; or the
+// A random user makes, attaches, detaches, grows and removes storage of all kinds, writes to it,
+// and makes and deletes snapshots, and storage from them. At some moment, mostly in the middle of an operation, the agent is killed; or the
 // disk with its state fails, or the one with everything else, or both, with the data that was
 // not synced, and comes back. The agent is restarted, and when it has converged, everything is
 // checked: whatever was requested and acknowledged exists, and nothing else does, in the

@@ -49,6 +49,8 @@ type instance struct {
 	made bool
 	// imported says that the instance existed before, as a file.
 	imported bool
+	// from is the snapshot whose contents the instance got; nil: it was empty.
+	from *snapshot
 	// objects are the names on disk of its volume and filesystem, once they are known.
 	objects map[object]string
 	first   uint64 // size in MiB
@@ -100,6 +102,9 @@ type operation struct {
 	args []string
 	// after is the wanted state of the instances afterwards.
 	after map[*instance]*want
+	// snapshots are made by the operation if wanted is set, and deleted otherwise.
+	snapshots []*snapshot
+	wanted    bool
 	// mayBeRefused says that the agent may refuse, because it is still busy with an earlier
 	// request.
 	mayBeRefused bool
@@ -118,6 +123,12 @@ func (o *operation) about(i *instance) bool {
 // have taken effect.
 func (s *soak) resolve(status map[string]command.Storage) error {
 	for _, o := range s.doubtful {
+		if len(o.snapshots) > 0 {
+			if err := s.resolveSnapshots(o); err != nil {
+				return err
+			}
+			continue
+		}
 		before, after := true, true
 		for i, w := range o.after {
 			row, there := status[i.name]

@@ -60,6 +60,9 @@ func (s *soak) loseState() error {
 	if err := s.start(); err != nil {
 		return err
 	}
+	if err := s.deleteAllSnapshots(); err != nil {
+		return err
+	}
 	if err := s.attachRecovered(copies); err != nil {
 		return err
 	}

@@ -53,23 +53,25 @@ type soak struct {
 	all       map[string]*instance
 	// numbers maps each number of a volume or filesystem that the agents ever showed to its
 	// instance.
-	numbers  map[string]*instance
-	files    int
-	doubtful []*operation // interrupted by a crash
-	history  []string
-	backup   *backup
-	rounds   int
-	figures  figures
+	numbers   map[string]*instance
+	snapshots map[string]*snapshot
+	files     int
+	doubtful  []*operation // interrupted by a crash
+	history   []string
+	backup    *backup
+	rounds    int
+	figures   figures
 }
 
 // newSoak makes the disks of the machine.
 func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	s = &soak{
-		settings: settings,
-		rand:     rand.New(rand.NewPCG(settings.seed, 0)),
-		out:      out,
-		all:      map[string]*instance{},
-		numbers:  map[string]*instance{},
+		settings:  settings,
+		rand:      rand.New(rand.NewPCG(settings.seed, 0)),
+		out:       out,
+		all:       map[string]*instance{},
+		numbers:   map[string]*instance{},
+		snapshots: map[string]*snapshot{},
 		// An address that no other program uses.
 		metrics: fmt.Sprintf("127.77.%d.%d:9163", os.Getpid()>>8&255, os.Getpid()&255),
 	}
@@ -257,7 +259,7 @@ func (s *soak) operate(o *operation) error {
 	case r.Code == 0:
 		s.note("%q: done", o.args)
 		s.acknowledge(o)
-	case o.mayBeRefused:
+	case o.mayBeRefused, o.wanted && s.cannotCopy(r.Stderr):
 		s.note("%q: refused, %s", o.args, r.Stderr)
 		s.figures.refused++
 	default:
@@ -273,9 +275,10 @@ func (s *soak) acknowledge(o *operation) {
 
 // took records that the operation has taken effect.
 func (s *soak) took(o *operation) {
-	made := s.figures.made
+	before := s.figures.made
 	for i, w := range o.after {
-		if i.want == nil && w != nil {
+		made := i.want == nil && w != nil
+		if made {
 			s.figures.made++
 		}
 		i.grown = i.grown || w != nil && i.want != nil && w.size > i.want.size
@@ -283,8 +286,12 @@ func (s *soak) took(o *operation) {
 		if w == nil || i.volatile && !w.attached {
 			i.data = map[string]datum{}
 		}
+		if made && i.from != nil {
+			s.figures.restored++
+		}
 	}
-	if s.figures.made > made {
+	s.tookSnapshots(o)
+	if s.figures.made > before {
 		s.figures.creations++
 	}
 }
@@ -361,10 +368,22 @@ func (s *soak) end() error {
 	if err := s.checkFilesystems(); err != nil {
 		return err
 	}
+	snapshots := slices.Collect(maps.Values(s.snapshots))
+	if s.rand.IntN(2) == 0 && len(snapshots) > 0 { // before the storage
+		if err := s.operate(deleteSnapshots(snapshots)); err != nil {
+			return err
+		}
+		snapshots = nil
+	}
 	if len(s.all) > 0 {
 		o := change("remove", slices.Collect(maps.Values(s.all)), func(want) *want { return nil })
 		o.args = append(o.args, "--wait")
 		if err := s.operate(o); err != nil {
+			return err
+		}
+	}
+	if len(snapshots) > 0 {
+		if err := s.operate(deleteSnapshots(snapshots)); err != nil {
 			return err
 		}
 	}

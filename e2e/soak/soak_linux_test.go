@@ -62,7 +62,8 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range []func() error{
-		s.makeOfEach, s.takeBackup, s.makeOfEach, s.goBack, s.copyDirectory, s.moveDirectory, s.goBack, s.loseState,
+		s.makeOfEach, s.useSnapshots, s.takeBackup, s.makeOfEach, s.useSnapshots, s.goBack, s.useSnapshots, s.copyDirectory,
+		s.moveDirectory, s.useSnapshots, s.goBack, s.useSnapshots, s.loseState, s.useSnapshots,
 	} {
 		if err := step(); err != nil {
 			t.Fatal(err)
@@ -93,6 +94,23 @@ func (s *soak) makeOfEach() error {
 	}
 	for range 20 {
 		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// useSnapshots makes snapshots of attached storage, and storage from one, and deletes some.
+func (s *soak) useSnapshots() error {
+	for range 12 {
+		o, err := s.nextSnapshot(s.settledOnes((*instance).onVolume), nil)
+		if err != nil {
+			return err
+		}
+		if o == nil {
+			continue
+		}
+		if err := errors.Join(s.operate(o), s.converge(time.Now())); err != nil {
 			return err
 		}
 	}
@@ -163,6 +181,68 @@ func TestChecksFindViolations(t *testing.T) {
 	if all := problems(); all != "" {
 		t.Fatal(all)
 	}
+
+	// There are as many of a kind as there may be.
+	var others []*instance
+	for _, i := range s.all {
+		if i != raw && i != memory {
+			others = append(others, i)
+		}
+	}
+	if remove := change("remove", others, func(want) *want { return nil }); remove != nil {
+		if err := errors.Join(s.operate(remove), s.converge(time.Now())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// An attached block device cannot be copied on every filesystem.
+	detach := change("detach", []*instance{raw}, func(w want) *want { w.attached = false; return &w })
+	if err := errors.Join(s.operate(detach), s.converge(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	taken := s.makeSnapshot([]*instance{raw})
+	attach := change("attach", []*instance{raw}, func(w want) *want { w.attached = true; return &w })
+	if err := errors.Join(s.operate(taken), s.converge(time.Now()), s.operate(attach), s.converge(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	kept := taken.snapshots[0]
+	for _, d := range kept.data {
+		contents := filepath.Join(s.boundStorage(), snapshotDir, "volumes/snapshot-"+kept.uuid)
+		f, err := os.OpenFile(contents, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt([]byte{^d.contents()[0]}, d.offset)
+			f.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var restored *operation
+	for restored == nil { // the name may be taken
+		if restored, err = s.createFrom(kept); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.operate(restored); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.converge(time.Now()); err == nil || !strings.Contains(err.Error(), "byte 0 is another") {
+		t.Errorf("storage from a snapshot that lacks data: got %v, want it reported", err)
+	}
+	nobodys := filepath.Join(s.boundStorage(), snapshotDir, "records/snapshot-1.json")
+	if err := os.WriteFile(nobodys, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all := problems(); !strings.Contains(all, "records/snapshot-1.json is nobody's") {
+		t.Errorf("problems %q, want the record of no snapshot", all)
+	}
+	if err := os.Remove(nobodys); err != nil {
+		t.Fatal(err)
+	}
+	kept.wanted = false
+	if all := problems(); !strings.Contains(all, "snapshot "+kept.name+" is not gone") {
+		t.Errorf("problems %q, want the snapshot that is not wanted", all)
+	}
+	kept.wanted = true
 
 	stray := filepath.Join(s.boundStorage(), "loop/volumes/volume-0-999.tmp")
 	if err := os.WriteFile(stray, nil, 0o600); err != nil {

@@ -50,9 +50,11 @@ func (s *soak) choose(flying []*operation) (*operation, error) {
 	}
 	var o *operation
 	switch n := s.rand.IntN(100); {
-	case n < 35 && there < mostStorage, there == 0:
+	case n < 25 && there < mostStorage, there == 0:
 		return s.create()
-	case n < 50:
+	case n < 40:
+		return s.nextSnapshot(append(attached, detached...), flying)
+	case n < 52:
 		o = change("detach", s.some(attached), func(w want) *want { w.attached = false; return &w })
 	case n < 65:
 		o = change("attach", s.some(detached), func(w want) *want { w.attached = true; return &w })
@@ -61,12 +63,21 @@ func (s *soak) choose(flying []*operation) (*operation, error) {
 			o = s.grow(growing[s.rand.IntN(len(growing))])
 		}
 	case n < 80+there:
-		o = change("remove", s.some(append(attached, detached...)), func(want) *want { return nil })
+		// A snapshot that is not made yet needs its storage.
+		free := slices.DeleteFunc(append(attached, detached...), func(i *instance) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Values(s.snapshots)), func(one *snapshot) bool { return one.of == i && !one.settled })
+		})
+		o = change("remove", s.some(free), func(want) *want { return nil })
 	}
+	return s.perhapsWait(o), nil
+}
+
+// perhapsWait makes the command of an operation wait, or not.
+func (s *soak) perhapsWait(o *operation) *operation {
 	if o != nil && !o.cannotWait && s.rand.IntN(4) == 0 {
 		o.args = append(o.args, "--wait", "--timeout", "30s")
 	}
-	return o, nil
+	return o
 }
 
 // some returns one to three of all, if there are any.

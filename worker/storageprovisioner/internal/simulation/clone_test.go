@@ -103,7 +103,7 @@ func (w *world) takeSnapshot(of state.Storage) {
 // deleteSnapshot deletes a snapshot, which a restored state may have although it is deleted.
 func (w *world) deleteSnapshot(s state.Snapshot) {
 	w.logf("user deletes %s", s.Name)
-	w.must(w.state.DeleteSnapshot(s.Name, "", false))
+	w.must(w.state.DeleteSnapshot(s.Name, state.SnapshotDeletion{}))
 	w.must(w.state.RemoveSnapshot(s.UUID))
 	w.mu.Lock()
 	defer w.mu.Unlock()

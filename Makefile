@@ -141,9 +141,12 @@ kubernetes-unit: ## Check the module kubernetes, and run its tests that need no 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)
 
-csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernetes project
+csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernetes project, and by hand as its how-to says
+	@scripts/packages jq:jq
 	go -C csitest vet ./...
 	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest build -o "$$dir" github.com/fullstorydev/grpcurl/cmd/grpcurl && \
+		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
 
 kubelet: packages ## Test pods that use volumes of stowage-provisioner, on a real kubelet with containerd, which is built first
 	@nice scripts/kubernetes --kubelet

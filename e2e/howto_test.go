@@ -128,6 +128,41 @@ func TestSnapshotsHowTo(t *testing.T) {
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
 }
 
+// The driver is used by hand, with the client and the specification that the how-to names.
+func TestCSIHowTo(t *testing.T) {
+	if os.Getenv("GRPCURL") == "" {
+		t.Skip("GRPCURL is not set; run `make csi`")
+	}
+	m := newMachine(t)
+	page{
+		name: "howto/csi.md", blocks: 7,
+		prelude: `set -m
+SERVER=$DIR/server WEB=$DIR/web
+mkdir "$DIR/mnt" "$DIR/run"
+ln -s "$GRPCURL" "$DIR/bin/grpcurl"
+version() { go -C "$1" list -m -f '{{.Version}}' "$2"; }
+spec=github.com/container-storage-interface/spec
+grep -qF "grpcurl/cmd/grpcurl@$(version ../csitest github.com/fullstorydev/grpcurl)" ../docs/howto/csi.md
+grep -qF "spec/$(version . $spec)/csi.proto" ../docs/howto/csi.md
+cp "$(go list -m -f '{{.Dir}}' $spec)/csi.proto" "$DIR"
+trap 'cat "$DIR"/*.log; kill -9 $(jobs -p)' ERR
+refuses() { if said=$("$@" 2>&1); then echo "not refused: $*"; exit 1; fi; }
+`,
+		after: map[int]string{
+			3: "mountpoint -q \"$DIR/mnt/orders\"\n",
+			4: `test "$(cat "$DIR/mnt/restored/log" "$DIR/mnt/orders/log")" = "$(printf 'first\nfirst\nsecond')"
+refuses touch "$DIR/mnt/restored/log"
+refuses csi csi.sock Controller/DeleteVolume <<<"{\"volume_id\": \"$orders\"}"
+grep -qF FailedPrecondition <<<"$said"
+`,
+			5: "if compgen -G \"$STOWAGE_DIR/storage/loop/volumes/*\" || test -e \"$DIR/mnt/orders\" || test -e \"$DIR/run/csi.sock\"; then exit 1; fi\n",
+			6: "stowage status --data-dir \"$SERVER\" | grep -q 'pages .* attached '\n",
+		},
+		postlude: `if compgen -G "$DIR/*/storage/loop/volumes/*" || compgen -G "$DIR/run/*.sock"; then exit 1; fi
+`,
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp", m.dir, "/run/stowage", filepath.Join(m.dir, "run"), "127.0.0.1:7117", freeAddress(t))
+}
+
 func TestMachinesHowTo(t *testing.T) {
 	m := newMachine(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -24,6 +24,9 @@ const (
 	provisionerToken = "provisioner-token"
 	// provisionerUser is who the provisioner is with the manifests in deploy.
 	provisionerUser = "system:serviceaccount:stowage:stowage-provisioner"
+	sidecarToken    = "sidecar-token"
+	// sidecarUser is who the sidecars of the CSI driver are with the manifests in deploy/csi.
+	sidecarUser = "system:serviceaccount:stowage-csi:stowage-csi"
 )
 
 // cluster is a control plane: etcd, an API server, and the controllers that bind claims.
@@ -79,11 +82,13 @@ func (c *cluster) writeFiles() error {
 	files := map[string]string{
 		"accounts.key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})),
 		"tokens.csv": adminToken + `,admin,1,"system:masters"` + "\n" +
-			provisionerToken + "," + provisionerUser + `,2,"system:serviceaccounts"` + "\n",
+			provisionerToken + "," + provisionerUser + `,2,"system:serviceaccounts"` + "\n" +
+			sidecarToken + "," + sidecarUser + `,3,"system:serviceaccounts"` + "\n",
 		"audit.yaml": `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
 			"rules": [{"level": "Metadata", "users": ["` + provisionerUser + `"]}, {"level": "None"}]}`,
 		"admin.kubeconfig":       c.kubeconfig(adminToken),
 		"provisioner.kubeconfig": c.kubeconfig(provisionerToken),
+		"sidecars.kubeconfig":    c.kubeconfig(sidecarToken),
 	}
 	for name, content := range files {
 		if err := os.WriteFile(c.path(name), []byte(content), 0o600); err != nil {

@@ -19,48 +19,114 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/kubernetes/internal/connection"
 )
 
 const (
-	// driverNamespace, driverClass and driverPod are of the manifests in deploy/csi.
+	// driverNamespace and driverClass are those of the manifests in deploy/csi.
 	driverNamespace = "stowage-csi"
 	driverClass     = "stowage-csi"
-	driverPod       = "stowage-csi-node-1"
+	driverPod       = "sidecars"
 	machineLabel    = "stowage.io/machine"
 )
 
 var snapshots = schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 
-// The sidecars of Kubernetes, with the arguments and the rights of the manifests, use an agent as a CSI
-// driver: a claim is bound and grows, a snapshot of it is made, and claims get what the snapshot and what the
-// first claim have. Once all is deleted, nothing is left.
+// deployment is a way to run the driver.
+type deployment struct {
+	// socket is that of the controller, data the directory of the state.
+	socket, data string
+	// pod is the one that has the sidecars, and owner what makes it, in the manifests.
+	pod   corev1.PodSpec
+	owner metav1.OwnerReference
+	// distributed says that each node makes its own snapshots.
+	distributed bool
+}
+
+// The sidecars of Kubernetes, with the arguments and the rights of the manifests, use an agent, or a server, as
+// a CSI driver: a claim is bound and grows, a snapshot of it is made, and claims get what the snapshot and what
+// the first claim have. Once all is deleted, nothing is left.
 func TestSidecars(t *testing.T) {
 	defineSnapshots(t)
-	if err := plane.applyDirectory(t.Context(), "../deploy/csi/nodes"); err != nil {
-		t.Fatal(err)
+	for name, start := range map[string]func(t *testing.T, dir string) *deployment{"nodes": startOnNode, "server": startWithServer} {
+		t.Run(name, func(t *testing.T) {
+			if err := plane.applyDirectory(t.Context(), filepath.Join("../deploy/csi", name)); err != nil {
+				t.Fatal(err)
+			}
+			dir, err := os.MkdirTemp("", "csi")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			d := start(t, dir)
+			t.Cleanup(func() { // before the agent ends
+				for _, list := range [][]string{{"status"}, {"snapshot", "list"}} {
+					if out, err := store.run(background, append(list, "-o", "json", "--data-dir", d.data)...); err != nil || strings.TrimSpace(out) != "[]" {
+						t.Errorf("stowage %s: %s (%v)", strings.Join(list, " "), out, err)
+					}
+				}
+			})
+			labelNode(t, "node-1")
+			registerNode(t, "node-1", d)
+			startSidecars(t, dir, d)
+			useVolumes(t, d)
+		})
 	}
-	dir, err := os.MkdirTemp("", "csi")
+}
+
+// startOnNode starts an agent with a state of its own.
+func startOnNode(t *testing.T, dir string) *deployment {
+	t.Helper()
+	d := &deployment{socket: filepath.Join(dir, "csi.sock"), data: filepath.Join(dir, "data"), distributed: true}
+	running(t, dir, "stowage-run", nil, store.binary, "run", "--data-dir", d.data, "--csi-endpoint", "unix://"+d.socket, "--csi-machine", "node-1", "--csi-expand", "node")
+	set, err := plane.client.AppsV1().DaemonSets(driverNamespace).Get(t.Context(), "stowage-csi", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "csi.sock")
-	running(t, dir, "stowage-run", nil, store.binary, "run", "--data-dir", data, "--csi-endpoint", "unix://"+socket, "--csi-machine", "node-1", "--csi-expand", "node")
-	t.Cleanup(func() { // before the agent ends
-		for _, list := range [][]string{{"status"}, {"snapshot", "list"}} {
-			if out, err := store.run(background, append(list, "-o", "json", "--data-dir", data)...); err != nil || strings.TrimSpace(out) != "[]" {
-				t.Errorf("stowage %s: %s (%v)", strings.Join(list, " "), out, err)
-			}
-		}
-	})
-	labelNode(t, "node-1")
-	set := registerNode(t, "node-1")
-	startSidecars(t, dir, socket, set)
+	d.pod, d.owner = set.Spec.Template.Spec, *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
+	return d
+}
 
+// startWithServer starts a server, and the agent of a node.
+func startWithServer(t *testing.T, dir string) *deployment {
+	t.Helper()
+	d := &deployment{socket: filepath.Join(dir, "csi.sock"), data: filepath.Join(dir, "server")}
+	address := "127.0.0.1:" + mustPort(t)
+	running(t, dir, "stowage-server", nil, store.binary, "server", "--data-dir", d.data, "--listen", address, "--csi-endpoint", "unix://"+d.socket)
+	var token string
+	eventually(t, "the server is not ready", func() (bool, error) {
+		var err error
+		token, err = store.run(t.Context(), "token", "create", "--data-dir", d.data, "--role", "machine", "--uses", "50")
+		return err == nil, nil
+	})
+	running(t, dir, "stowage-agent", []string{"STOWAGE_TOKEN=" + strings.TrimSpace(token)}, store.binary, "agent", "--data-dir", filepath.Join(dir, "agent"),
+		"--server", "https://"+address, "--machine", "node-1", "--csi-endpoint", "unix://"+filepath.Join(dir, "node.sock"))
+	client, err := connection.OpenSocket(filepath.Join(d.data, "stowage.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	eventually(t, "the machine is not up", func() (bool, error) {
+		all, err := client.Machines(t.Context())
+		return len(all) == 1 && all[0].Status == user.MachineUp && len(all[0].Space) > 0, err
+	})
+	set, err := plane.client.AppsV1().StatefulSets(driverNamespace).Get(t.Context(), "stowage-server", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.pod, d.owner = set.Spec.Template.Spec, *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+	return d
+}
+
+// useVolumes makes and deletes claims and a snapshot.
+func useVolumes(t *testing.T, d *deployment) {
+	t.Helper()
 	newClaim(t, "data", driverClass, nil)
 	selectNode(t, "data", "node-1")
 	bound(t, 1)
@@ -76,21 +142,27 @@ func TestSidecars(t *testing.T) {
 
 	newSnapshot(t, "monday", "data")
 	group := snapshots.Group
-	newClaim(t, "restored", driverClass, func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "monday"}
-	})
-	newClaim(t, "clone", driverClass, func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("32Mi")
-		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
-	})
-	for _, name := range []string{"restored", "clone"} {
+	for name, source := range map[string]*corev1.TypedLocalObjectReference{
+		"restored": {APIGroup: &group, Kind: "VolumeSnapshot", Name: "monday"},
+		"clone":    {Kind: "PersistentVolumeClaim", Name: "data"},
+	} {
+		newClaim(t, name, driverClass, func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("32Mi")
+			c.Spec.DataSource = source
+		})
 		selectNode(t, name, "node-1")
 	}
 	bound(t, 3)
-	list, err := store.run(t.Context(), "snapshot", "list", "--data-dir", data)
+	list, err := store.run(t.Context(), "snapshot", "list", "--data-dir", d.data)
 	if err != nil || strings.Count(list, " ready") != 1 {
-		t.Errorf("the snapshots of the agent (%v): %s", err, list)
+		t.Errorf("the snapshots of stowage (%v): %s", err, list)
 	}
+	eventually(t, "the scheduler does not know the free space", func() (bool, error) {
+		known, err := plane.client.StorageV1().CSIStorageCapacities(driverNamespace).List(t.Context(), metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(known.Items, func(c storagev1.CSIStorageCapacity) bool {
+			return c.StorageClassName == driverClass && c.Capacity != nil && c.Capacity.Sign() > 0 && c.NodeTopology.MatchLabels[machineLabel] == "node-1"
+		}), err
+	})
 
 	removeSnapshot(t, "monday")
 	removeClaims(t)
@@ -126,9 +198,9 @@ func labelNode(t *testing.T, name string) {
 	t.Cleanup(func() { label(background, "null") })
 }
 
-// registerNode notes that a node has the driver, as kubelet does, and makes the pod of the driver, which no
-// kubelet runs. It returns the DaemonSet of the pod.
-func registerNode(t *testing.T, name string) *appsv1.DaemonSet {
+// registerNode notes that a node has the driver, as kubelet does, and makes the pod of the sidecars, which no
+// kubelet runs.
+func registerNode(t *testing.T, name string, d *deployment) {
 	t.Helper()
 	_, err := plane.client.StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -142,15 +214,12 @@ func registerNode(t *testing.T, name string) *appsv1.DaemonSet {
 			t.Error(err)
 		}
 	})
-	set, err := plane.client.AppsV1().DaemonSets(driverNamespace).Get(t.Context(), "stowage-csi", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: driverPod, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}},
-		Spec:       set.Spec.Template.Spec,
-	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: driverPod, OwnerReferences: []metav1.OwnerReference{d.owner}}, Spec: d.pod}
 	pod.Spec.NodeName = name
+	pod.Spec.Volumes = nil // those of claims do not exist
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].VolumeMounts = nil
+	}
 	pods := plane.client.CoreV1().Pods(driverNamespace)
 	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -160,28 +229,31 @@ func registerNode(t *testing.T, name string) *appsv1.DaemonSet {
 		if err := pods.Delete(background, driverPod, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 			t.Error(err)
 		}
+		// Nothing removes what belongs to a DaemonSet or StatefulSet that is not there: no collector runs.
+		if err := plane.client.StorageV1().CSIStorageCapacities(driverNamespace).DeleteCollection(background, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
 	})
-	return set
 }
 
-// startSidecars starts the sidecars of the DaemonSet, and the controller of snapshots, which a cluster has once.
-func startSidecars(t *testing.T, dir, socket string, set *appsv1.DaemonSet) {
+// startSidecars starts the sidecars of the pod, and the controller of snapshots, which a cluster has once.
+func startSidecars(t *testing.T, dir string, d *deployment) {
 	t.Helper()
 	bin := os.Getenv("SIDECARS")
-	running(t, dir, "snapshot-controller", nil, filepath.Join(bin, "snapshot-controller"),
-		"--kubeconfig="+plane.path("admin.kubeconfig"), "--enable-distributed-snapshotting", "--kube-api-qps=500", "--kube-api-burst=1000")
+	running(t, dir, "snapshot-controller", nil, filepath.Join(bin, "snapshot-controller"), "--kubeconfig="+plane.path("admin.kubeconfig"),
+		fmt.Sprintf("--enable-distributed-snapshotting=%t", d.distributed), "--kube-api-qps=500", "--kube-api-burst=1000")
 	env := []string{"NODE_NAME=node-1", "NAMESPACE=" + driverNamespace, "POD_NAMESPACE=" + driverNamespace, "POD_NAME=" + driverPod}
 	for container, program := range map[string]string{"provisioner": "csi-provisioner", "resizer": "csi-resizer", "snapshotter": "csi-snapshotter"} {
-		at := slices.IndexFunc(set.Spec.Template.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
+		at := slices.IndexFunc(d.pod.Containers, func(c corev1.Container) bool { return c.Name == container })
 		if at < 0 {
 			t.Fatalf("the driver has no container %s", container)
 		}
 		args := []string{"--kubeconfig=" + plane.path("sidecars.kubeconfig"), "--kube-api-qps=500", "--kube-api-burst=1000"}
-		for _, arg := range set.Spec.Template.Spec.Containers[at].Args {
+		for _, arg := range d.pod.Containers[at].Args {
 			if arg == "--leader-election" { // out of a cluster, the namespace has to be named
 				args = append(args, "--leader-election-namespace="+driverNamespace)
 			}
-			args = append(args, strings.ReplaceAll(arg, "/csi/csi.sock", socket))
+			args = append(args, strings.ReplaceAll(arg, "/csi/csi.sock", d.socket))
 		}
 		running(t, dir, program, env, filepath.Join(bin, program), args...)
 	}

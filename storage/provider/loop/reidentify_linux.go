@@ -19,35 +19,14 @@ import (
 // former file a loop device still shows; Reidentify does not change the records of these. The
 // call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
-	return onVolumesAndSnapshots(ctx, storageDir, func(c *call) error {
+	return object.WithSnapshots(ctx, storageDir, begin, func(c *call) error {
 		return c.ReidentifyAll(func(id string) error { return c.reidentify(id, how) })
 	})
 }
 
-// onVolumesAndSnapshots makes two calls, and returns the errors of both.
-func onVolumesAndSnapshots(ctx context.Context, storageDir string, do func(*call) error) error {
-	s := &source{dir: storageDir}
-	sources := []*source{s}
-	if has, err := s.hasSnapshots(); err != nil {
-		return errors.Trace(err)
-	} else if has {
-		sources = append(sources, s.snapshots())
-	}
-	var failures object.Failures
-	for _, s := range sources {
-		c, err := s.begin(ctx)
-		if err != nil {
-			return errors.Trace(err)
-		}
-		if err := do(c); err != nil {
-			failures = append(failures, err)
-		}
-		c.End()
-	}
-	if len(failures) > 0 {
-		return failures
-	}
-	return nil
+// begin begins a call on a storage directory.
+func begin(ctx context.Context, storageDir string) (*call, error) {
+	return (&source{dir: storageDir}).begin(ctx)
 }
 
 func (c *call) reidentify(id string, how object.Relocation) error {
@@ -126,11 +105,7 @@ func (c *call) checkDevices(path string, rec record, st object.Status, how objec
 // Trash moves the file and record of a volume or snapshot to the trash. It must belong to owner,
 // and no loop device may show its file, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
-	s := &source{dir: storageDir}
-	if isSnapshot(id) {
-		s = s.snapshots()
-	}
-	c, err := s.begin(ctx)
+	c, err := begin(ctx, object.DirOf(storageDir, id))
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -167,5 +142,5 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 
 // PurgeTrash removes files that were put in the trash before olderThan.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
-	return onVolumesAndSnapshots(ctx, storageDir, func(c *call) error { return errors.Trace(c.PurgeTrash(olderThan, nil)) })
+	return object.WithSnapshots(ctx, storageDir, begin, func(c *call) error { return errors.Trace(c.PurgeTrash(olderThan, nil)) })
 }

@@ -504,9 +504,9 @@ func TestLoopInterruptedSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 			var rec record
-			err = c.snapshots.Records.Load(info.SnapshotId, &rec)
+			err = c.Snapshots.Records.Load(info.SnapshotId, &rec)
 			if rec.Phase = object.PhaseCreating; err == nil {
-				err = c.snapshots.Records.Save(info.SnapshotId, rec)
+				err = c.Snapshots.Records.Save(info.SnapshotId, rec)
 			}
 			c.End()
 			if err == nil {

@@ -3,9 +3,6 @@ package loop
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -15,111 +12,70 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// Snapshots are the volumes of a source of their own, in a directory of the source's directory.
-// They have the same records and files as other volumes, and are never attached.
-
-// snapshotsDir is the directory of the snapshots' source within the source's directory.
-const snapshotsDir = "snapshots"
-
-// snapshotName begins the ID of a snapshot.
-const snapshotName = "snapshot"
-
-// isSnapshot reports whether an ID is that of a snapshot, and not of a volume.
-func isSnapshot(id string) bool {
-	return strings.HasPrefix(id, snapshotName+"-")
-}
+// Snapshots are the volumes of a source of their own: see [object.SnapshotsDir].
 
 func (s *source) snapshots() *source {
-	return &source{dir: filepath.Join(s.dir, snapshotsDir)}
+	return &source{dir: object.SnapshotsDir(s.dir)}
 }
 
-// hasSnapshots reports whether a call has ever made a snapshot.
-func (s *source) hasSnapshots() (bool, error) {
-	_, err := os.Lstat(s.snapshots().dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, errors.Trace(err)
-}
+// copyCall is one bulk call on volumes and their snapshots.
+type copyCall struct{ *object.CopyCall[*call] }
 
-// copyCall is one bulk call on volumes and their snapshots. It holds the locks of both, so nobody
-// attaches, changes or destroys what is being copied.
-type copyCall struct {
-	volumes, snapshots *call
-}
-
-func (s *source) beginCopy(ctx context.Context) (*copyCall, error) {
-	volumes, err := s.begin(ctx)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	snapshots, err := s.snapshots().begin(ctx)
-	if err != nil {
-		volumes.End()
-		return nil, errors.Trace(err)
-	}
-	return &copyCall{volumes, snapshots}, nil
-}
-
-func (c *copyCall) End() {
-	c.snapshots.End()
-	c.volumes.End()
+func (s *source) beginCopy(ctx context.Context) (copyCall, error) {
+	c, err := object.BeginCopy(ctx, s.begin, s.snapshots().begin)
+	return copyCall{c}, errors.Trace(err)
 }
 
 // CreateVolumeSnapshots implements [storage.VolumeSnapshotter].
 func (s *source) CreateVolumeSnapshots(ctx envcontext.ProviderCallContext, params []storage.VolumeSnapshotParams) ([]storage.CreateSnapshotsResult, error) {
-	// One after another: they wait for the same disk, and one volume cannot be frozen twice.
-	creating := object.Bulk[storage.VolumeSnapshotParams]{
-		Verb: "creating", Objects: "snapshots",
-		Name: func(p storage.VolumeSnapshotParams) string { return "a snapshot of " + p.VolumeId },
-	}
-	return object.Do(ctx, creating, s.beginCopy, params, (*copyCall).createSnapshot,
-		func(_ storage.VolumeSnapshotParams, info storage.SnapshotInfo, err error) storage.CreateSnapshotsResult {
-			if err != nil {
-				return storage.CreateSnapshotsResult{Error: err}
-			}
-			return storage.CreateSnapshotsResult{Snapshot: &info}
-		})
+	creating := object.CreatingSnapshots(func(p storage.VolumeSnapshotParams) string { return p.VolumeId })
+	return object.Do(ctx, creating, s.beginCopy, params, copyCall.createSnapshot, object.CreatedSnapshot)
 }
 
 // createSnapshot makes a snapshot, or finds the existing one.
-func (c *copyCall) createSnapshot(p storage.VolumeSnapshotParams) (storage.SnapshotInfo, error) {
-	none := storage.SnapshotInfo{}
-	if storage.OwnerOf(p.ResourceTags).EntityUUID == "" {
-		return none, errors.NewNotValid(nil, "resource tag "+storage.EntityUUIDTag+" is missing: it identifies a snapshot")
-	}
-	id, err := c.snapshots.Resolve(snapshotName, p.ResourceTags)
+func (c copyCall) createSnapshot(p storage.VolumeSnapshotParams) (storage.SnapshotInfo, error) {
+	id, err := c.Snapshots.ResolveSnapshot(p.ResourceTags)
 	if err != nil {
-		return none, errors.Trace(err)
-	}
-	done, err := c.snapshots.finishCopy(id)
-	if err != nil {
-		return none, errors.Trace(err)
-	}
-	creation := c.snapshots.BeginCreation(id)
-	if !done {
-		err = c.makeSnapshot(id, p)
-	}
-	if err == nil {
-		_, err = c.snapshots.describe(id)
+		return storage.SnapshotInfo{}, errors.Trace(err)
 	}
 	var rec record
-	if err == nil {
-		err = c.snapshots.Records.Load(id, &rec)
-	}
-	if err != nil {
-		return none, creation.Failed(errors.Trace(err), func() error { return c.snapshots.destroy(id) })
-	}
-	return storage.SnapshotInfo{SnapshotId: id, Size: rec.Size >> 20, TakenAt: rec.TakenAt}, nil
+	err = c.Snapshots.copy(id, func(complete bool) (err error) {
+		if !complete {
+			err = c.makeSnapshot(id, p)
+		}
+		if err == nil {
+			_, err = c.Snapshots.describe(id)
+		}
+		if err == nil {
+			err = c.Snapshots.Records.Load(id, &rec)
+		}
+		return errors.Trace(err)
+	})
+	return storage.SnapshotInfo{SnapshotId: id, Size: rec.Size >> 20, TakenAt: rec.TakenAt}, errors.Trace(err)
+}
+
+// copy is [object.Call.Copy].
+func (c *call) copy(id string, make func(complete bool) error) error {
+	return errors.Trace(c.Copy(id, object.Copying{
+		Finish: func() error {
+			var rec record
+			if err := c.Records.Load(id, &rec); err != nil {
+				return errors.Trace(err)
+			}
+			return errors.Trace(c.finish(id, rec))
+		},
+		Make:    make,
+		Destroy: func() error { return c.destroy(id) },
+	}))
 }
 
 // makeSnapshot makes a snapshot. Nothing of it must exist.
-func (c *copyCall) makeSnapshot(id string, p storage.VolumeSnapshotParams) error {
+func (c copyCall) makeSnapshot(id string, p storage.VolumeSnapshotParams) error {
 	limit, err := parseFreezeLimit(p.Attributes)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	from, err := c.volumes.openOrigin(p.VolumeId)
+	from, err := c.Objects.openOrigin(p.VolumeId)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -128,45 +84,17 @@ func (c *copyCall) makeSnapshot(id string, p storage.VolumeSnapshotParams) error
 		Size: from.rec.Size, Allocation: from.rec.Allocation, SectorSize: from.rec.SectorSize,
 		TakenAt: time.Now().UTC(), Ownership: object.Ownership{ResourceTags: p.ResourceTags},
 	}
-	return errors.Trace(c.snapshots.makeNew(id, rec, c.snapshots.copyFrom(from, rec.Allocation, limit)))
-}
-
-// finishCopy completes what can be completed of a volume or snapshot without its origin, and
-// reports whether it is complete. It removes what an interrupted copy has left: it would be older
-// than the rest.
-func (c *call) finishCopy(id string) (done bool, err error) {
-	var rec record
-	err = c.Records.Load(id, &rec)
-	if errors.Is(err, errors.NotFound) {
-		return false, nil
-	} else if err != nil {
-		return false, errors.Trace(err)
-	}
-	switch rec.Phase {
-	case object.PhaseCreating:
-		has, err := c.Files.Has(id)
-		if err == nil && has {
-			return true, errors.Trace(c.finish(id, rec))
-		}
-		if err == nil {
-			err = c.destroy(id)
-		}
-		return false, errors.Trace(err)
-	case object.PhaseDestroying:
-		return false, errors.Trace(c.destroy(id))
-	}
-	return rec.Phase.Exists(), nil
+	return errors.Trace(c.Snapshots.makeNew(id, rec, c.Snapshots.copyFrom(from, rec.Allocation, limit)))
 }
 
 // DestroyVolumeSnapshots implements [storage.VolumeSnapshotter].
 func (s *source) DestroyVolumeSnapshots(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	destroying := object.Bulk[string]{Verb: "destroying", Objects: "snapshots", Name: object.ByID, Key: object.ByID}
-	return object.DoEach(ctx, destroying, s.snapshots().begin, ids, (*call).destroy)
+	return object.DoEach(ctx, object.DestroyingSnapshots, s.snapshots().begin, ids, (*call).destroy)
 }
 
 // ListVolumeSnapshots implements [storage.VolumeSnapshotter].
 func (s *source) ListVolumeSnapshots(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
-	if has, err := s.hasSnapshots(); err != nil || !has {
+	if has, err := object.HasSnapshots(s.dir); err != nil || !has {
 		return nil, errors.Annotate(err, "listing snapshots")
 	}
 	all, err := s.snapshots().ListVolumeOwners(ctx)
@@ -179,7 +107,7 @@ func (s *source) CloneVolumes(ctx envcontext.ProviderCallContext, params []stora
 		Verb: "creating", Objects: "volumes",
 		Name: func(p storage.VolumeCloneParams) string { return "volume " + p.Tag.Id() },
 	}
-	return object.Do(ctx, cloning, s.beginCopy, params, (*copyCall).clone, func(p storage.VolumeCloneParams, info storage.VolumeInfo, err error) storage.CreateVolumesResult {
+	return object.Do(ctx, cloning, s.beginCopy, params, copyCall.clone, func(p storage.VolumeCloneParams, info storage.VolumeInfo, err error) storage.CreateVolumesResult {
 		if err != nil {
 			return storage.CreateVolumesResult{Error: err}
 		}
@@ -188,7 +116,7 @@ func (s *source) CloneVolumes(ctx envcontext.ProviderCallContext, params []stora
 }
 
 // clone makes a volume from another one or from a snapshot, or finds the existing one.
-func (c *copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error) {
+func (c copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error) {
 	none := storage.VolumeInfo{}
 	if err := p.Origin.Validate(); err != nil {
 		return none, errors.Trace(err)
@@ -197,7 +125,7 @@ func (c *copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	id, err := c.volumes.Resolve(p.Tag.String(), p.ResourceTags)
+	id, err := c.Objects.Resolve(p.Tag.String(), p.ResourceTags)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -208,34 +136,29 @@ func (c *copyCall) clone(p storage.VolumeCloneParams) (storage.VolumeInfo, error
 	if want.Allocation, err = parseAllocation(p.Attributes); err != nil {
 		return none, errors.Trace(err)
 	}
-	done, err := c.volumes.finishCopy(id)
-	if err != nil {
-		return none, errors.Trace(err)
-	}
 	var info storage.VolumeInfo
-	creation := c.volumes.BeginCreation(id)
-	err = c.volumes.probe()
-	if err == nil && done {
-		err = c.volumes.ensure(id, want, nil)
-	} else if err == nil {
-		err = c.makeClone(id, want, p.Origin, limit)
-	}
-	if err == nil {
-		info, err = c.volumes.describe(id)
-	}
-	if err != nil {
-		return none, creation.Failed(errors.Trace(err), func() error { return c.volumes.destroy(id) })
-	}
-	return info, nil
+	err = c.Objects.copy(id, func(complete bool) error {
+		err := c.Objects.probe()
+		if err == nil && complete {
+			err = c.Objects.ensure(id, want, nil)
+		} else if err == nil {
+			err = c.makeClone(id, want, p.Origin, limit)
+		}
+		if err == nil {
+			info, err = c.Objects.describe(id)
+		}
+		return errors.Trace(err)
+	})
+	return info, errors.Trace(err)
 }
 
 // makeClone makes a volume from another one or from a snapshot.
-func (c *copyCall) makeClone(id string, want record, of storage.Origin, limit time.Duration) (err error) {
+func (c copyCall) makeClone(id string, want record, of storage.Origin, limit time.Duration) (err error) {
 	var from *origin
 	if of.SnapshotId != "" {
-		from, err = c.snapshots.openOrigin(of.SnapshotId)
+		from, err = c.Snapshots.openOrigin(of.SnapshotId)
 	} else {
-		from, err = c.volumes.openOrigin(of.Id)
+		from, err = c.Objects.openOrigin(of.Id)
 	}
 	if err != nil {
 		return errors.Annotate(err, "opening the original")
@@ -245,7 +168,7 @@ func (c *copyCall) makeClone(id string, want record, of storage.Origin, limit ti
 		return errors.NewNotValid(nil, fmt.Sprintf("size %d MiB: the original has %d MiB", want.Size>>20, from.rec.Size>>20))
 	}
 	want.SectorSize = from.rec.SectorSize
-	return errors.Trace(c.volumes.ensure(id, want, c.volumes.copyFrom(from, want.Allocation, limit)))
+	return errors.Trace(c.Objects.ensure(id, want, c.Objects.copyFrom(from, want.Allocation, limit)))
 }
 
 // Capacity implements [storage.CapacityReporter]. Thin volumes take the same space once they are

@@ -3,10 +3,21 @@ package run
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/stowage-io/stowage/internal/osthread"
 )
+
+// runWithCaller runs a command that the kernel kills when this process dies. The kernel takes the
+// thread that has started the program for its caller, so the thread does nothing else.
+func runWithCaller(cmd *exec.Cmd, run func() error) (err error) {
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	osthread.Do(func() { err = run() })
+	return err
+}
 
 // kill kills a program that this process has started, its process group and all its
 // descendants in any session. It stops them first, so that none of them can start an unseen

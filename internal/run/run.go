@@ -116,6 +116,8 @@ type Command struct {
 	// system's directories, so that the program neither sees the machine's other mounts nor
 	// keeps them busy. The program still finds Files. Isolated needs CAP_SYS_ADMIN.
 	Isolated bool
+	// EndsWithCaller makes the kernel kill the program when this process dies, on Linux.
+	EndsWithCaller bool
 }
 
 // Run runs the program until it ends and returns the beginning of its standard output. If ctx
@@ -148,6 +150,10 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	execute := cmd.Run
 	if c.Isolated {
 		execute = func() error { return runIsolated(cmd) }
+	}
+	if c.EndsWithCaller {
+		run := execute
+		execute = func() error { return runWithCaller(cmd, run) }
 	}
 	err := execute()
 	if err == nil {

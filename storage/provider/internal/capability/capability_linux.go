@@ -26,6 +26,9 @@ var (
 	Chown       = Capability{"CAP_CHOWN", unix.CAP_CHOWN}
 	Lease       = Capability{"CAP_LEASE", unix.CAP_LEASE}
 	FOwner      = Capability{"CAP_FOWNER", unix.CAP_FOWNER}
+	FSetID      = Capability{"CAP_FSETID", unix.CAP_FSETID}
+	MkNod       = Capability{"CAP_MKNOD", unix.CAP_MKNOD}
+	SetFCap     = Capability{"CAP_SETFCAP", unix.CAP_SETFCAP}
 )
 
 // Missing reports whether this process certainly lacks the capability.

@@ -96,10 +96,35 @@ func TestRootfsAttachAtOwnDirectory(t *testing.T) {
 		t.Errorf("attached at %s, %v", path, err)
 	}
 	ft.CheckMounts(0)
+	ft.checkInPlace(true)
 	_, err = ft.TryAttach(dir, true)
 	sourcetest.CheckError(t, err, true, "read-only", dir)
 	ft.Detach()
+	ft.checkInPlace(false)
+
+	// It may be attached in another way each time, and twice in each.
+	for _, path := range []string{"", ft.Path, dir} {
+		for range 2 {
+			if _, err := ft.TryAttach(path, false); err != nil {
+				t.Fatal(err)
+			}
+			ft.Restart()
+		}
+		ft.checkInPlace(path != ft.Path)
+		if path == ft.Path {
+			ft.UnmountExternally()
+		}
+	}
+	ft.Detach()
+	ft.checkInPlace(false)
 	ft.Destroy()
+}
+
+func (t *filesystemTest) checkInPlace(want bool) {
+	t.Helper()
+	if rec := t.load(); rec.InPlace != want {
+		t.Errorf("the record says %+v", rec.Placement)
+	}
 }
 
 func TestRootfsReplacedDirectoryIsNotTouched(t *testing.T) {

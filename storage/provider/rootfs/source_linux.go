@@ -396,10 +396,8 @@ func (f *filesystem) Attach(path string, readOnly bool) (storage.FilesystemAttac
 		return none, errors.NewNotSupported(nil, fmt.Sprintf(
 			"it cannot have mount options (%s) at its own directory %s: choose another mount point", f.rec.MountOptions, dir.Path()))
 	}
-	if f.rec.MountPoint != "" {
-		if err := f.call.AbandonMountPoint(f); err != nil {
-			return none, errors.Trace(err)
-		}
+	if err := f.call.AttachInPlace(f); err != nil {
+		return none, errors.Trace(err)
 	}
 	return storage.FilesystemAttachmentInfo{Path: dir.Path()}, nil
 }

@@ -79,7 +79,9 @@ func DetachAll[T any](c *MountCall, items []T, key func(T) string, load func(T) 
 // unmount unmounts a filesystem. It touches nothing else that is mounted at its mount point.
 func (c *MountCall) unmount(f Filesystem) (detachment, error) {
 	path := f.Placement().MountPoint
-	if path == "" {
+	if path == "" && f.Placement().InPlace {
+		return detachment{}, errors.Trace(c.ClearPlacement(f))
+	} else if path == "" {
 		return detachment{}, nil
 	}
 	at, err := c.Find(f, path)

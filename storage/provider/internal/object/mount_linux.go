@@ -21,6 +21,10 @@ import (
 type Placement struct {
 	MountPoint string `json:"mount-point,omitempty"`
 
+	// InPlace is set while the filesystem is attached in its own place, where nothing is mounted.
+	// Older versions have not recorded that.
+	InPlace bool `json:"in-place,omitempty"`
+
 	// MadeDirs are the directories that were made for the mount point,
 	// outermost first.
 	MadeDirs []string `json:"made-dirs,omitempty"`
@@ -392,6 +396,19 @@ func (c *MountCall) ClearPlacement(f Mountable) error {
 	}
 	crash.At("mount point removed")
 	return errors.Trace(IgnoreNoSpace(move(f, Placement{})))
+}
+
+// AttachInPlace records that a filesystem is attached in its own place.
+func (c *MountCall) AttachInPlace(f Mountable) error {
+	switch place := f.Placement(); {
+	case place.MountPoint != "":
+		if err := c.AbandonMountPoint(f); err != nil {
+			return errors.Trace(err)
+		}
+	case place.InPlace:
+		return nil
+	}
+	return errors.Trace(move(f, Placement{InPlace: true}))
 }
 
 // move records another placement of a filesystem. A power cut unmounts the filesystem and may

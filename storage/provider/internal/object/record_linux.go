@@ -24,6 +24,9 @@ func CheckObject(size uint64, p Phase) error {
 // Check checks that MadeDirs are directories that can have been made for the mount point: the
 // mount point and its parents, up to the first that did not exist.
 func (p Placement) Check() error {
+	if p.InPlace && p.MountPoint != "" {
+		return errors.Errorf("it is attached both in its own place and at %q", p.MountPoint)
+	}
 	if p.MountPoint != "" {
 		if err := mount.ValidatePath(p.MountPoint); err != nil {
 			return errors.Trace(err)

@@ -13,6 +13,8 @@ func TestPlacementCheck(t *testing.T) {
 		ok    bool
 	}{
 		{"nowhere", Placement{}, true},
+		{"in place", Placement{InPlace: true}, true},
+		{"in two places", Placement{InPlace: true, MountPoint: "/srv"}, false},
 		{"in an existing directory", Placement{MountPoint: "/srv/a"}, true},
 		{"in a directory that was made", Placement{MountPoint: "/srv/a/b", MadeDirs: []string{"/srv/a", "/srv/a/b"}}, true},
 		{"directories without a mount point", Placement{MadeDirs: []string{"/srv"}}, false},

@@ -50,6 +50,9 @@ func (c *Call) ReidentifyAll(reidentify func(id string) error) error {
 // the directories made for it, belong to the original. A placement of this agent's own mounts
 // stays unchanged.
 func (c *MountCall) ReidentifyPlacement(how Relocation, place *Placement, isIt func(*mountinfo.Info) bool) error {
+	if place.InPlace && how == Copied {
+		*place = Placement{}
+	}
 	if place.MountPoint == "" || place.Mark == c.Mark {
 		return nil
 	}

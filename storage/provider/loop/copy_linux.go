@@ -19,6 +19,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/freeze"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/reflink"
 )
 
 // A file and its lasting copy share blocks only if both are thin: the first write to a shared
@@ -66,7 +67,7 @@ func (c *call) copyFrom(o *origin, how allocation, limit time.Duration) func(*os
 			return errors.Trace(err)
 		}
 		if byReference && how == thin && o.rec.Allocation == thin {
-			err := c.quietly(o, limit, func(context.Context) error { return reflink(to, o.File) })
+			err := c.quietly(o, limit, func(context.Context) error { return reflink.Clone(to, o.File) })
 			if !errors.Is(err, errors.NotSupported) { // two files of btrfs may differ in NOCOW
 				return errors.Trace(err)
 			}
@@ -87,7 +88,7 @@ func (c *call) canReflink(f *os.File) (bool, error) {
 	still, err := c.unnamedFile(f)
 	if err == nil {
 		defer still.Close()
-		err = reflink(still, f)
+		err = reflink.Clone(still, f)
 	}
 	if errors.Is(err, errors.NotSupported) {
 		return false, nil
@@ -110,7 +111,7 @@ func (c *call) copyThroughReflink(to *os.File, o *origin, limit time.Duration) e
 		}
 		defer c.space.done(o.rec.Size, false)
 	}
-	if err := c.quietly(o, limit, func(context.Context) error { return reflink(still, o.File) }); err != nil {
+	if err := c.quietly(o, limit, func(context.Context) error { return reflink.Clone(still, o.File) }); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file copied by reference")
@@ -119,14 +120,10 @@ func (c *call) copyThroughReflink(to *os.File, o *origin, limit time.Duration) e
 
 // unnamedFile makes a file without a name that can share blocks with another one.
 func (c *call) unnamedFile(like *os.File) (*os.File, error) {
-	dir := c.Files.File()
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err == unix.EOPNOTSUPP || err == unix.EISDIR {
-		return nil, errors.NewNotSupported(err, "files without a name in "+dir.Name())
-	} else if err != nil {
-		return nil, errors.Annotatef(err, "making a file without a name in %s", dir.Name())
+	f, err := reflink.Unnamed(c.Files.File(), like.Name()+" (copied by reference)")
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
-	f := os.NewFile(uintptr(fd), like.Name()+" (copied by reference)")
 	inPlace, err := nocow.IsSet(like)
 	if err == nil && inPlace {
 		err = nocow.Set(f)
@@ -136,22 +133,6 @@ func (c *call) unnamedFile(like *os.File) (*os.File, error) {
 		return nil, errors.Trace(err)
 	}
 	return f, nil
-}
-
-// reflink makes a file share all blocks of another one. If the filesystem cannot do that, the
-// error satisfies errors.IsNotSupported.
-func reflink(to, from *os.File) error {
-	for {
-		switch err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err {
-		case nil:
-			return nil
-		case unix.EINTR:
-		case unix.EOPNOTSUPP, unix.ENOTTY, unix.EINVAL, unix.EXDEV:
-			return errors.NewNotSupported(err, "copying "+from.Name()+" by reference")
-		default:
-			return errors.Annotatef(err, "copying %s by reference", from.Name())
-		}
-	}
 }
 
 // copyFrozen copies a file that is in use and whose filesystem cannot copy by reference. It copies

@@ -23,7 +23,12 @@ import (
 // storage directory of its own.
 func conformance(t *testing.T, p storage.ProviderType, open func(dir string) storage.Provider) (_ providertest.Config, dir string) {
 	t.Helper()
-	top := devicetest.Dir(t)
+	return conformanceIn(t, devicetest.Dir(t), p, open)
+}
+
+// conformanceIn is conformance with everything in the directory top.
+func conformanceIn(t *testing.T, top string, p storage.ProviderType, open func(dir string) storage.Provider) (_ providertest.Config, dir string) {
+	t.Helper()
 	dir = filepath.Join(top, "storage")
 	mounts := filepath.Join(top, "mnt")
 	return providertest.Config{
@@ -83,14 +88,29 @@ func TestTmpfsConforms(t *testing.T) {
 	providertest.Run(t, config)
 }
 
+// Filesystems differ in what copies of directories need: sharing blocks, and extended attributes.
 func TestRootfsConforms(t *testing.T) {
-	config, dir := conformance(t, RootfsProviderType, func(string) storage.Provider {
-		return NewRootfsProvider(RootfsOptions{})
-	})
-	config.Size = sourcetest.FilesystemSize
-	config.TakeReleased = takeFrom(filepath.Join(dir, "filesystems"))
-	config.ImportsByPath = true
-	providertest.Run(t, config)
+	for _, fs := range []string{"", "ext4", "xfs", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			top := ""
+			switch {
+			case fs == "":
+				top = devicetest.Dir(t)
+			case testing.Short():
+				t.Skip("the code is the same")
+			default:
+				devicetest.RequireProgram(t, "mkfs."+fs)
+				top = devicetest.NewDisk(t, 512<<20, "mkfs."+fs, "-q").Dir
+			}
+			config, dir := conformanceIn(t, top, RootfsProviderType, func(string) storage.Provider {
+				return NewRootfsProvider(RootfsOptions{})
+			})
+			config.Size = sourcetest.FilesystemSize
+			config.TakeReleased = takeFrom(filepath.Join(dir, "filesystems"))
+			config.ImportsByPath = true
+			providertest.Run(t, config)
+		})
+	}
 }
 
 // managedProvider makes a provider of the managed source. It has no pools: settings come

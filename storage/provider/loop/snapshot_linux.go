@@ -177,12 +177,5 @@ func (s *source) Capacity(ctx envcontext.ProviderCallContext, attributes map[str
 	if _, err := parseAllocation(attributes); err != nil {
 		return 0, errors.Annotate(err, "reading the capacity")
 	}
-	// The lock on the whole directory would wait for copies.
-	c, err := object.Begin(ctx, s.dir, filesDir, object.EachObject)
-	if err != nil {
-		return 0, errors.Annotate(err, "reading the capacity")
-	}
-	defer c.End()
-	available, err := c.Files.Available()
-	return available >> 20, errors.Annotate(err, "reading the capacity")
+	return object.Capacity(ctx, s.dir, filesDir)
 }

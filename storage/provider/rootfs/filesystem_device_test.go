@@ -33,12 +33,12 @@ func TestRootfsStatusError(t *testing.T) {
 		}
 		return syscalltest.Pass
 	}, func() error {
-		k, c, err := begin(ft.Ctx, ft.Dir)
+		c, err := begin(ft.Ctx, ft.Dir)
 		if err != nil {
 			return err
 		}
 		defer c.End()
-		f, err := k.Load(c, sourcetest.FilesystemTag.String())
+		f, err := c.kind.Load(c.MountCall, sourcetest.FilesystemTag.String())
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package rootfs
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"github.com/juju/errors"
@@ -17,31 +16,20 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// begin begins a call on a storage directory.
-func begin(ctx context.Context, storageDir string) (kind, *object.MountCall, error) {
-	k := kind{trash: filepath.Join(storageDir, "trash")}
-	s := &object.FilesystemSource{Dir: storageDir, Kind: k}
-	c, err := s.Begin(ctx)
-	return k, c, errors.Trace(err)
-}
-
-// Reidentify updates the records of filesystems whose storage directory was moved, and whose
+// Reidentify updates the records of filesystems, and of their snapshots, whose storage directory was moved, and whose
 // directories have other inode numbers since: the directory with the right name is the
 // filesystem's. The error contains one error for each filesystem whose directory is missing,
 // or that is still mounted from its former place; Reidentify does not change the records of
 // these. The call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
-	k, c, err := begin(ctx, storageDir)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer c.End()
-	return c.ReidentifyAll(func(id string) error {
-		f := &filesystem{kind: k, id: id, call: c}
-		if err := c.Records.Load(id, &f.rec); err != nil {
-			return errors.Trace(err)
-		}
-		return f.reidentify(how)
+	return object.WithSnapshots(ctx, storageDir, begin, func(c *call) error {
+		return c.ReidentifyAll(func(id string) error {
+			f := c.filesystem(id)
+			if err := c.Records.Load(id, &f.rec); err != nil {
+				return errors.Trace(err)
+			}
+			return f.reidentify(how)
+		})
 	})
 }
 
@@ -94,15 +82,15 @@ func (f *filesystem) renewProject(dir *safepath.Dir) error {
 	return errors.Trace(f.enforce(dir))
 }
 
-// Trash moves a filesystem's directory and record to the trash. The filesystem must belong to
+// Trash moves the directory and record of a filesystem or snapshot to the trash. It must belong to
 // owner and be mounted nowhere, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
-	k, c, err := begin(ctx, storageDir)
+	c, err := begin(ctx, object.DirOf(storageDir, id))
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer c.End()
-	f := &filesystem{kind: k, id: id, call: c}
+	f := c.filesystem(id)
 	if err := c.Records.Load(id, &f.rec); err != nil {
 		return errors.Trace(err)
 	}
@@ -110,6 +98,9 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 		return errors.Trace(err)
 	}
 	if err := f.checkUnused(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.emptyTrash(); err != nil {
 		return errors.Trace(err)
 	}
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
@@ -121,16 +112,13 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 // PurgeTrash removes directories that were put in the trash before olderThan, and their quota
 // limits.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
-	k, c, err := begin(ctx, storageDir)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer c.End()
-	return errors.Trace(c.PurgeTrash(olderThan, func(records *recordstore.Store, name string) error {
-		f := &filesystem{kind: k, id: name, call: c}
-		if err := records.Load(name, &f.rec); err != nil {
-			return errors.Trace(err)
-		}
-		return f.freeProject()
-	}))
+	return object.WithSnapshots(ctx, storageDir, begin, func(c *call) error {
+		return errors.Trace(c.PurgeTrash(olderThan, func(records *recordstore.Store, name string) error {
+			f := c.filesystem(name)
+			if err := records.Load(name, &f.rec); err != nil {
+				return errors.Trace(err)
+			}
+			return f.freeProject()
+		}))
+	})
 }

@@ -1,8 +1,10 @@
 package rootfs
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
@@ -16,21 +18,67 @@ import (
 )
 
 func newSource(dir string, logger Logger) (storage.FilesystemSource, error) {
-	kind := kind{trash: filepath.Join(dir, "trash"), logger: logger}
+	kind := kind{dir: dir, logger: logger}
 	return &source{FilesystemSource: object.FilesystemSource{Dir: dir, Kind: kind, MountType: mountType}, kind: kind}, nil
 }
 
-// source adds importing to [object.FilesystemSource].
+// source adds importing, snapshots and copies to [object.FilesystemSource].
 type source struct {
 	object.FilesystemSource
 	kind kind
 }
 
 type kind struct {
-	// trash is the directory to which directories are moved before they are removed, so that a
-	// partly removed directory is never mistaken for a filesystem.
-	trash  string
+	// dir is the storage directory.
+	dir    string
 	logger Logger
+}
+
+// trashPath returns the path of the directory of what is not complete. Directories are moved there
+// before they are removed, and copies are made there, so that a part of a directory is never
+// mistaken for a filesystem.
+func (k kind) trashPath() string { return filepath.Join(k.dir, "trash") }
+
+func (k kind) openTrash() (*safepath.Dir, error) { return safepath.Make(k.trashPath()) }
+
+// call is one bulk call on filesystems, or on snapshots of filesystems.
+type call struct {
+	*object.MountCall
+	kind kind
+}
+
+// begin begins a call on a storage directory.
+func begin(ctx context.Context, storageDir string) (*call, error) {
+	return kind{dir: storageDir}.begin(ctx)
+}
+
+func (k kind) begin(ctx context.Context) (*call, error) {
+	c, err := object.BeginMounts(ctx, k.dir, k.Files(), object.WholeDirectory)
+	return &call{c, k}, errors.Trace(err)
+}
+
+// filesystem returns a filesystem whose record is not read yet.
+func (c *call) filesystem(id string) *filesystem {
+	return &filesystem{kind: c.kind, id: id, call: c.MountCall}
+}
+
+// load returns a filesystem that has been made, or whose creation has begun.
+func (c *call) load(id string) (*filesystem, error) {
+	f := c.filesystem(id)
+	var err error
+	f.id, err = c.Load(id, &f.rec)
+	return f, errors.Trace(err)
+}
+
+// destroy removes a filesystem, or succeeds if it does not exist.
+func (c *call) destroy(id string) error {
+	f, err := c.load(id)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(f.Destroy())
 }
 
 // record is the stored record of a filesystem, under its ID.
@@ -48,6 +96,9 @@ type record struct {
 	// of its own. Limit is the maximum number of bytes in the project, or 0 without a limit.
 	Project uint32 `json:"project,omitempty"`
 	Limit   uint64 `json:"limit,omitempty"`
+
+	// TakenAt is when a snapshot was begun.
+	TakenAt time.Time `json:"taken-at,omitzero"`
 
 	// Identity is the directory's identity, once the directory exists.
 	object.Identity
@@ -71,9 +122,8 @@ func (kind) Files() string {
 }
 
 func (k kind) Load(c *object.MountCall, id string) (object.Filesystem, error) {
-	f := &filesystem{kind: k, call: c}
-	var err error
-	if f.id, err = c.Load(id, &f.rec); err != nil {
+	f, err := (&call{c, k}).load(id)
+	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return f, nil
@@ -133,24 +183,17 @@ func (k kind) Create(c *object.MountCall, id string, size uint64, mountOptions s
 		}
 		err = errors.NotFound
 	}
-	if err == nil && f.rec.Phase == object.PhaseReleased {
-		has, err := c.Files.Has(id)
-		if err != nil {
-			return errors.Trace(err)
-		}
-		if has {
-			return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s of a released filesystem exists: import it or move it away", c.Files.Entry(id))))
-		}
-		return errors.Trace(f.makeNew(size, mountOptions, owner))
-	}
 	switch {
-	case errors.Is(err, errors.NotFound):
+	case errors.Is(err, errors.NotFound), err == nil && f.rec.Phase == object.PhaseReleased:
 		return errors.Trace(f.makeNew(size, mountOptions, owner))
 	case err != nil:
 		return errors.Trace(err)
 	}
 	if f.rec.Phase == object.PhaseCreating && size >= f.rec.Size {
 		if err := f.checkSpace(size); err != nil {
+			return errors.Trace(err)
+		}
+		if err := f.emptyTrash(); err != nil {
 			return errors.Trace(err)
 		}
 		f.rec.Size = size
@@ -160,29 +203,39 @@ func (k kind) Create(c *object.MountCall, id string, size uint64, mountOptions s
 }
 
 func (f *filesystem) makeNew(size uint64, mountOptions string, owner object.Ownership) error {
+	if err := f.checkSpace(size); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.beginNew(record{Size: size, MountOptions: mountOptions, Ownership: owner}); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(f.makeDir())
+}
+
+// beginNew records that a filesystem is being made. Nothing of it must exist, except the record of
+// a released one.
+func (f *filesystem) beginNew(rec record) error {
 	if err := f.checkCapable(); err != nil {
 		return errors.Trace(err)
 	}
 	if has, err := f.call.Files.Has(f.id); err != nil {
 		return errors.Trace(err)
+	} else if has && f.rec.Phase == object.PhaseReleased {
+		return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s of a released filesystem exists: import it or move it away",
+			f.call.Files.Entry(f.id))))
 	} else if has {
 		return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s exists and has no record: move it away",
 			f.call.Files.Entry(f.id))))
 	}
-	if err := f.checkSpace(size); err != nil {
-		return errors.Trace(err)
-	}
 	// Make the trash now: when it is needed, there may be no space left for it.
-	trash, err := safepath.Make(f.trash)
+	trash, err := f.openTrash()
 	if err != nil {
 		return errors.Trace(err)
 	}
 	trash.Close()
-	f.rec = record{Size: size, Phase: object.PhaseCreating, MountOptions: mountOptions, Ownership: owner}
-	if err := f.Save(); err != nil {
-		return errors.Trace(err)
-	}
-	return errors.Trace(f.makeDir())
+	f.rec = rec
+	f.rec.Phase = object.PhaseCreating
+	return errors.Trace(f.Save())
 }
 
 // checkCapable checks that the process can mount and remove what it makes. If not, the error
@@ -460,7 +513,7 @@ func (f *filesystem) Destroy() error {
 	if err := object.IgnoreNoSpace(f.Save()); err != nil {
 		return errors.Trace(err)
 	}
-	trash, err := safepath.Make(f.trash)
+	trash, err := f.openTrash()
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -483,6 +536,18 @@ func (f *filesystem) Destroy() error {
 		return errors.Trace(err)
 	}
 	return errors.Trace(f.call.Records.Remove(f.id))
+}
+
+// emptyTrash removes what is in the trash of the filesystem.
+func (f *filesystem) emptyTrash() error {
+	trash, err := safepath.Open(f.trashPath())
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	defer trash.Close()
+	return errors.Trace(object.Empty(trash, f.id))
 }
 
 // Release removes the filesystem's owner and keeps the directory, which then has neither quota

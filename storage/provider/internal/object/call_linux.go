@@ -136,6 +136,19 @@ func (c *Call) End() {
 	}
 }
 
+// Capacity returns how many MiB are free on the filesystem with the objects of a directory: see
+// [Begin].
+func Capacity(ctx context.Context, dir, files string) (uint64, error) {
+	// The lock on the whole directory would wait for copies.
+	c, err := Begin(ctx, dir, files, EachObject)
+	if err != nil {
+		return 0, errors.Annotate(err, "reading the capacity")
+	}
+	defer c.End()
+	available, err := c.Files.Available()
+	return available >> 20, errors.Annotate(err, "reading the capacity")
+}
+
 func (c *Call) NoSpace(size, available uint64) error {
 	return errors.Annotatef(unix.ENOSPC, "%d MiB needed, %d MiB available in %s", size>>20, available>>20, c.Files.Path())
 }

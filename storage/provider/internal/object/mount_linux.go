@@ -424,8 +424,11 @@ func move(f Mountable, to Placement) error {
 	return errors.Trace(f.Note())
 }
 
-// CheckUnused returns an error if the directory at a path, or a part of it, is mounted
-// elsewhere in any mount namespace, or if something is mounted in it.
+// ErrInUse is the type of an error about something that is mounted or used.
+const ErrInUse = errors.ConstError("in use")
+
+// CheckUnused returns an error of type ErrInUse if the directory at a path, or a part of it, is
+// mounted elsewhere in any mount namespace, or if something is mounted in it.
 func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 	var holders []mount.Holder
 	for _, namespace := range c.AllNamespaces() {
@@ -434,26 +437,26 @@ func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 		})...)
 	}
 	if len(holders) > 0 {
-		return errors.Errorf("it is %s: detach it first", mount.DescribeHolders(holders))
+		return errors.WithType(errors.Errorf("it is %s: detach it first", mount.DescribeHolders(holders)), ErrInUse)
 	}
 	table, err := c.Table()
 	if err != nil {
 		return errors.Trace(err)
 	}
 	if within := table.Under(path); len(within) > 0 {
-		return errors.Errorf("%s is mounted in it, at %s: unmount that first", mount.Describe(within[0]), within[0].Mountpoint)
+		return errors.WithType(errors.Errorf("%s is mounted in it, at %s: unmount that first", mount.Describe(within[0]), within[0].Mountpoint), ErrInUse)
 	}
 	return nil
 }
 
-// CheckNoUsers returns an error if processes use a directory or something in it, as far as
-// /proc shows them. The error names the processes.
+// CheckNoUsers returns an error of type ErrInUse if processes use a directory or something in it, as
+// far as /proc shows them. The error names the processes, and satisfies errors.IsNotValid.
 func CheckNoUsers(dir mount.Directory) error {
 	holders := mount.HoldersWithin(dir)
 	if len(holders) == 0 {
 		return nil
 	}
-	return errors.NewNotValid(nil, fmt.Sprintf("it is in use, %s: end that first", mount.DescribeHolders(holders)))
+	return errors.WithType(errors.NewNotValid(nil, fmt.Sprintf("it is in use, %s: end that first", mount.DescribeHolders(holders))), ErrInUse)
 }
 
 // Locate returns the directory with a name in parent. The path of parent must not contain a

@@ -118,7 +118,11 @@ func (a Accessors) FilesystemAttachments(ids []params.MachineStorageId) ([]param
 	return bulk[params.FilesystemAttachmentResult](a.client, "FilesystemAttachments", ids)
 }
 func (a Accessors) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
-	return bulk[params.FilesystemParamsResult](a.client, "FilesystemParams", texts(tags))
+	results, err := bulk[params.FilesystemParamsResult](a.client, "NewFilesystemParams", texts(tags))
+	if errors.Is(err, errors.NotImplemented) { // an older server, whose filesystems have no origins
+		results, err = bulk[params.FilesystemParamsResult](a.client, "FilesystemParams", texts(tags))
+	}
+	return results, err
 }
 func (a Accessors) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
 	return bulk[params.FilesystemAttachmentParamsResult](a.client, "FilesystemAttachmentParams", ids)

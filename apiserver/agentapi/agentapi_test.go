@@ -420,6 +420,44 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// copies is an agent with a volume and a filesystem that get the contents of others.
+type copies struct{ storageprovisioner.Accessors }
+
+func (copies) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	return []params.VolumeParamsResult{
+		{Result: params.VolumeParams{VolumeTag: "volume-0-0", Origin: &params.VolumeOrigin{SnapshotId: "a"}}}, {Result: params.VolumeParams{VolumeTag: "volume-0-1"}},
+	}, nil
+}
+
+func (copies) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+	return []params.FilesystemParamsResult{
+		{Result: params.FilesystemParams{FilesystemTag: "filesystem-0-0", Origin: &params.FilesystemOrigin{FilesystemId: "a"}}}, {Result: params.FilesystemParams{FilesystemTag: "filesystem-0-1"}},
+	}, nil
+}
+
+// An older agent, which would make an empty volume or filesystem instead of a copy, gets an error.
+func TestOlderAgentMakesNoCopies(t *testing.T) {
+	s := newServer(t, newHandler(t, copies{openState(t).ForMachine(machine0)}, 0))
+	for kind, tags := range map[string]string{"Volume": `["volume-0-0","volume-0-1"]`, "Filesystem": `["filesystem-0-0","filesystem-0-1"]`} {
+		for method, fails := range map[string]bool{kind + "Params": true, "New" + kind + "Params": false} {
+			var answer agentwire.Answer[[]struct {
+				Result map[string]any `json:"result"`
+				Error  *params.Error  `json:"error"`
+			}]
+			if err := json.NewDecoder(s.post(method, strings.NewReader(`{"args":`+tags+`}`)).Body).Decode(&answer); err != nil || len(answer.Result) != 2 {
+				t.Fatalf("%s: %+v, %v", method, answer, err)
+			}
+			copied, empty := answer.Result[0], answer.Result[1]
+			if fails != (copied.Error != nil) || fails != (copied.Result["origin"] == nil) || empty.Error != nil {
+				t.Errorf("%s: %+v", method, answer.Result)
+			}
+			if fails && !strings.Contains(copied.Error.Message, "install the version of the server") {
+				t.Errorf("%s: %v", method, copied.Error)
+			}
+		}
+	}
+}
+
 // FuzzRequest sends arbitrary requests. Every answer has the format of the protocol, and agrees
 // with its status.
 func FuzzRequest(f *testing.F) {

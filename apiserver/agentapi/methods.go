@@ -43,7 +43,8 @@ var methods = map[string]method{
 
 	"Filesystems":                bulkTags(names.ParseFilesystemTag, sp.FilesystemAccessor.Filesystems),
 	"FilesystemAttachments":      bulk(sp.FilesystemAccessor.FilesystemAttachments),
-	"FilesystemParams":           bulkTags(names.ParseFilesystemTag, sp.FilesystemAccessor.FilesystemParams),
+	"FilesystemParams":           bulkTags(names.ParseFilesystemTag, emptyFilesystemParams),
+	"NewFilesystemParams":        bulkTags(names.ParseFilesystemTag, sp.FilesystemAccessor.FilesystemParams),
 	"FilesystemAttachmentParams": bulk(sp.FilesystemAccessor.FilesystemAttachmentParams),
 	"RemoveFilesystemParams":     bulkTags(names.ParseFilesystemTag, sp.FilesystemRemovalAccessor.RemoveFilesystemParams),
 	"FilesystemSizes":            bulkTags(names.ParseFilesystemTag, sp.FilesystemSizeAccessor.FilesystemSizes),
@@ -104,11 +105,26 @@ func emptyVolumeParams(volumes sp.VolumeAccessor, tags []names.VolumeTag) ([]par
 	results, err := volumes.VolumeParams(tags)
 	for i := range results {
 		if results[i].Result.Origin != nil {
-			refused := errors.NewNotSupported(nil, "the agent of the machine cannot make volumes with the contents of others: install the version of the server")
-			results[i] = params.VolumeParamsResult{Error: params.ServerError(refused)}
+			results[i] = params.VolumeParamsResult{Error: ignoresOrigins("volumes")}
 		}
 	}
 	return results, err
+}
+
+// emptyFilesystemParams is emptyVolumeParams for filesystems.
+func emptyFilesystemParams(filesystems sp.FilesystemAccessor, tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+	results, err := filesystems.FilesystemParams(tags)
+	for i := range results {
+		if results[i].Result.Origin != nil {
+			results[i] = params.FilesystemParamsResult{Error: ignoresOrigins("filesystems")}
+		}
+	}
+	return results, err
+}
+
+// ignoresOrigins returns the error for what an older agent cannot make.
+func ignoresOrigins(what string) *params.Error {
+	return params.ServerError(errors.NewNotSupported(nil, "the agent of the machine cannot make "+what+" with the contents of others: install the version of the server"))
 }
 
 // SpaceSetter is an optional capability of an agent's accessors.

@@ -50,6 +50,16 @@ type FilesystemParams struct {
 
 	// Pool is the filesystem's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
+
+	// Origin says whose contents the filesystem gets; nil for an empty one. A filesystem on a volume
+	// has none: the volume has the contents.
+	Origin *FilesystemOrigin `json:"origin,omitempty"`
+}
+
+// FilesystemOrigin is a snapshot or a filesystem of the same provider. One of its fields is set.
+type FilesystemOrigin struct {
+	SnapshotId   string `json:"snapshot-id,omitempty"`
+	FilesystemId string `json:"filesystem-id,omitempty"`
 }
 
 // RemoveFilesystemParams describes a filesystem to destroy or release.

@@ -96,6 +96,30 @@ func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	})
 }
 
+// A filesystem with an origin is created with its contents, in a call of its own.
+func (s *filesystemsSuite) TestFilesystemWithOrigin(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addFilesystem("1", "dynamic", "")
+	s.filesystemsChanged(c, "1")
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"), wantedFilesystem("1", ""))
+	s.Next(c, "SetFilesystemInfo")
+
+	copied := filesystemParams("2", "dynamic", "")
+	copied.Origin = &params.FilesystemOrigin{FilesystemId: "fs-1"}
+	s.state.AddFilesystem(copied)
+	lost := filesystemParams("3", "dynamic", "")
+	lost.Origin = &params.FilesystemOrigin{SnapshotId: "none"}
+	s.state.AddFilesystem(lost)
+	s.addFilesystem("4", "dynamic", "")
+	s.filesystemsChanged(c, "2", "3", "4")
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"), wantedFilesystem("4", ""))
+	c.Check(calls.NextArgs[[]storage.FilesystemCloneParams](c, s.Journal, "CloneFilesystems"), jc.SameContents, []storage.FilesystemCloneParams{
+		{FilesystemParams: wantedFilesystem("2", ""), Origin: storage.Origin{Id: "fs-1"}},
+		{FilesystemParams: wantedFilesystem("3", ""), Origin: storage.Origin{SnapshotId: "none"}},
+	})
+}
+
 // Behaviour 19: if the machine has an instance, the source gets the instance ID.
 func (s *filesystemsSuite) TestCreationGetsInstanceID(c *gc.C) {
 	s.addMachine("0", "instance-0")

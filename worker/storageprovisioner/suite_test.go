@@ -244,9 +244,8 @@ func (s *baseSuite) provisionVolumeAttachment(a params.MachineStorageId) {
 	s.state.ProvisionVolumeAttachment(a.MachineTag, a.AttachmentTag, params.VolumeAttachmentInfo{DeviceName: "sdz"})
 }
 
-// addFilesystem adds a filesystem of 1000 MiB that is not provisioned, and returns
-// its tag. volume is the ID of its backing volume, or empty.
-func (s *baseSuite) addFilesystem(id, provider, volume string) string {
+// filesystemParams are the parameters of a filesystem.
+func filesystemParams(id, provider, volume string) params.FilesystemParams {
 	p := params.FilesystemParams{
 		FilesystemTag: filesystemTag(id), Size: 1000, Provider: provider,
 		Attributes: map[string]any{"speed": "high"}, Tags: map[string]string{"owner": "ops"},
@@ -254,6 +253,13 @@ func (s *baseSuite) addFilesystem(id, provider, volume string) string {
 	if volume != "" {
 		p.VolumeTag = volumeTag(volume)
 	}
+	return p
+}
+
+// addFilesystem adds a filesystem of 1000 MiB that is not provisioned, and returns
+// its tag. volume is the ID of its backing volume, or empty.
+func (s *baseSuite) addFilesystem(id, provider, volume string) string {
+	p := filesystemParams(id, provider, volume)
 	s.state.AddFilesystem(p)
 	return p.FilesystemTag
 }

@@ -218,6 +218,34 @@ func create[P, Q, R any](
 	return append(callSource(call, items, args, source, result), held...)
 }
 
+// createByOrigin creates the items that have an origin, and those that are empty, with a call each.
+// The origins of the call are by the items' tags, and nil for empty ones. canCopy says whether the
+// source can create anything with the contents of others, and noun is what it creates.
+func createByOrigin(
+	items []plan.Item, origin func(args any) *storage.Origin, canCopy bool, noun string,
+	create func(items []plan.Item, origins map[names.Tag]storage.Origin) []plan.Result,
+) []plan.Result {
+	empty, copied := make([]bool, len(items)), make([]bool, len(items))
+	origins := make(map[names.Tag]storage.Origin)
+	for i := range items {
+		of := origin(items[i].Args)
+		empty[i], copied[i] = of == nil, of != nil
+		if of != nil {
+			origins[items[i].Tag()] = *of
+		}
+	}
+	results := create(selected(items, empty), nil)
+	if len(origins) == 0 {
+		return results
+	}
+	if !canCopy {
+		failed := FailAll(selected(items, copied), storage.Permanent(errors.NewNotSupported(nil, "the provider cannot make "+noun+"s with the contents of others")))
+		MarkUntried(failed)
+		return append(results, failed...)
+	}
+	return append(results, create(selected(items, copied), origins)...)
+}
+
 // destroyOrRelease destroys items, or releases those that are marked for release, unless a
 // deletion guard holds them back.
 func destroyOrRelease[G any](

@@ -128,6 +128,7 @@ func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, param
 // attachment, and the attachment, if the filesystem is to be attached.
 type filesystemCreation struct {
 	params     storage.FilesystemParams
+	origin     *storage.Origin // nil for an empty filesystem, and for one on a volume
 	attached   bool
 	attachment filesystemAttachment
 }
@@ -156,6 +157,9 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			Attributes:   p.Attributes,
 			ResourceTags: p.Tags,
 		}}
+		if p.Origin != nil {
+			args.origin = &storage.Origin{SnapshotId: p.Origin.SnapshotId, Id: p.Origin.FilesystemId}
+		}
 		if p.Attachment != nil {
 			if err := checkAttachmentParams(f, p.Attachment.FilesystemTag, p.Attachment.Provider, p.Provider); err != nil {
 				return err

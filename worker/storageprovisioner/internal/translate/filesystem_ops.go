@@ -28,12 +28,29 @@ type filesystemOperations struct {
 }
 
 func (o filesystemOperations) create(call Call, items []plan.Item) []plan.Result {
+	cloner, canCopy := o.source.(storage.FilesystemCloner)
+	origin := func(args any) *storage.Origin { return args.(filesystemCreation).origin }
+	return createByOrigin(items, origin, canCopy, "filesystem", func(items []plan.Item, origins map[names.Tag]storage.Origin) []plan.Result {
+		return o.createWith(call, items, func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+			if origins == nil {
+				defer o.endFormatRequests(args)
+				return o.source.CreateFilesystems(call.Ctx, args)
+			}
+			clones := make([]storage.FilesystemCloneParams, len(args))
+			for i, p := range args {
+				clones[i] = storage.FilesystemCloneParams{FilesystemParams: p, Origin: origins[p.Tag]}
+			}
+			return cloner.CloneFilesystems(call.Ctx, clones)
+		})
+	})
+}
+
+// createWith creates filesystems with a call of the source.
+func (o filesystemOperations) createWith(
+	call Call, items []plan.Item, source func([]storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error),
+) []plan.Result {
 	return create(call, items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
-		o.source.ValidateFilesystemParams,
-		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
-			defer o.endFormatRequests(args)
-			return o.source.CreateFilesystems(call.Ctx, args)
-		},
+		o.source.ValidateFilesystemParams, source,
 		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
 			if r.Error != nil || r.Filesystem == nil {
 				return plan.Result{Err: errorOrMissing(r.Error, "filesystem")}

@@ -48,34 +48,20 @@ type volumeOperations struct {
 }
 
 func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
-	empty, copied := make([]bool, len(items)), make([]bool, len(items))
-	origins := make(map[names.VolumeTag]storage.Origin)
-	for i := range items {
-		origin := items[i].Args.(volumeCreation).origin
-		empty[i], copied[i] = origin == nil, origin != nil
-		if origin != nil {
-			origins[items[i].Tag().(names.VolumeTag)] = *origin
-		}
-	}
-	results := o.createWith(call, selected(items, empty), true, func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-		return o.source.CreateVolumes(call.Ctx, args)
+	cloner, canCopy := o.source.(storage.VolumeCloner)
+	origin := func(args any) *storage.Origin { return args.(volumeCreation).origin }
+	return createByOrigin(items, origin, canCopy, "volume", func(items []plan.Item, origins map[names.Tag]storage.Origin) []plan.Result {
+		return o.createWith(call, items, origins == nil, func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+			if origins == nil {
+				return o.source.CreateVolumes(call.Ctx, args)
+			}
+			clones := make([]storage.VolumeCloneParams, len(args))
+			for i, p := range args {
+				clones[i] = storage.VolumeCloneParams{VolumeParams: p, Origin: origins[p.Tag]}
+			}
+			return cloner.CloneVolumes(call.Ctx, clones)
+		})
 	})
-	if len(origins) == 0 {
-		return results
-	}
-	cloner, ok := o.source.(storage.VolumeCloner)
-	if !ok {
-		failed := FailAll(selected(items, copied), storage.Permanent(errors.NewNotSupported(nil, "the provider cannot make volumes with the contents of others")))
-		MarkUntried(failed)
-		return append(results, failed...)
-	}
-	return append(results, o.createWith(call, selected(items, copied), false, func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-		clones := make([]storage.VolumeCloneParams, len(args))
-		for i, p := range args {
-			clones[i] = storage.VolumeCloneParams{VolumeParams: p, Origin: origins[p.Tag]}
-		}
-		return cloner.CloneVolumes(call.Ctx, clones)
-	})...)
 }
 
 // createWith creates volumes, empty ones or copies, with a call of the source.

@@ -201,8 +201,10 @@ type Deleted struct {
 // Snapshot describes a snapshot to make, or to delete. Its UUID is that of the resource tags.
 type Snapshot struct {
 	Provider string `json:"provider"`
-	// VolumeID is the provider's ID of the volume, and SnapshotID that of the snapshot if it is known.
-	VolumeID     string            `json:"volume-id"`
+	// VolumeID or FilesystemID is the provider's ID of the volume, or of a filesystem that is not on a
+	// volume. SnapshotID is that of the snapshot if it is known.
+	VolumeID     string            `json:"volume-id,omitempty"`
+	FilesystemID string            `json:"filesystem-id,omitempty"`
 	SnapshotID   string            `json:"snapshot-id,omitempty"`
 	Attributes   map[string]any    `json:"attributes,omitempty"`
 	ResourceTags map[string]string `json:"resource-tags"`
@@ -296,8 +298,8 @@ func (i *Import) validate() error {
 
 func (s *Snapshot) validate() error {
 	switch {
-	case s.Provider == "" || s.VolumeID == "":
-		return errors.New("a snapshot without a provider or a volume")
+	case s.Provider == "" || (s.VolumeID == "") == (s.FilesystemID == ""):
+		return errors.New("a snapshot without a provider, or not of one volume or filesystem")
 	case len(s.ResourceTags) == 0:
 		return errors.New("a snapshot without an owner")
 	}

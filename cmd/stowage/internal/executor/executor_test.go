@@ -179,3 +179,88 @@ func TestInspect(t *testing.T) {
 		t.Errorf("no device: %v", err)
 	}
 }
+
+// A snapshot is made of a volume or of a filesystem, as the request says, and deleted by its ID or by its
+// owner. What the provider refuses is in the result.
+func TestSnapshots(t *testing.T) {
+	w := newWorld(t)
+	both := providerfake.New(providerfake.Options{Scope: storage.ScopeMachine})
+	x := executor.New(executor.Config{
+		Registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"both": both, "program": withoutSnapshots{both}}},
+		Dir:      datadir.Dir(w.dir), Clock: clock.WallClock,
+	})
+	ctx := envcontext.New(t.Context())
+	volume, err := both.CreateVolumes(ctx, []storage.VolumeParams{{Tag: names.NewVolumeTag("0/1"), Size: 10}})
+	w.must(err)
+	filesystem, err := both.CreateFilesystems(ctx, []storage.FilesystemParams{{Tag: names.NewFilesystemTag("0/2"), Size: 20}})
+	w.must(err)
+	do := func(s task.Snapshot) task.Snapshotted {
+		t.Helper()
+		result, err := x.Do(t.Context(), task.Request{Snapshot: &s})
+		w.must(err)
+		return *result.Snapshot
+	}
+	counts := func(volumes, filesystems int) {
+		t.Helper()
+		v, err := both.ListVolumeSnapshots(ctx)
+		w.must(err)
+		f, err := both.ListFilesystemSnapshots(ctx)
+		w.must(err)
+		if len(v) != volumes || len(f) != filesystems {
+			t.Errorf("there are %d snapshots of volumes and %d of filesystems, want %d and %d", len(v), len(f), volumes, filesystems)
+		}
+	}
+	tags := func(id string) map[string]string {
+		return map[string]string{storage.ModelUUIDTag: "m", storage.EntityUUIDTag: id}
+	}
+	ofVolume := task.Snapshot{Provider: "both", VolumeID: volume[0].Volume.VolumeId, ResourceTags: tags("a")}
+	ofFilesystem := task.Snapshot{Provider: "both", FilesystemID: filesystem[0].Filesystem.FilesystemId, ResourceTags: tags("b")}
+	if made := do(ofVolume); made.ID == "" || made.SizeMiB != 10 || made.Failure != "" {
+		t.Errorf("of the volume: %+v", made)
+	}
+	counts(1, 0)
+	made := do(ofFilesystem)
+	if again := do(ofFilesystem); made.ID == "" || made.SizeMiB != 20 || again.ID != made.ID {
+		t.Errorf("of the filesystem: %+v, then %+v", made, again)
+	}
+	counts(1, 1)
+	none := task.Snapshot{Provider: "both", FilesystemID: "none", ResourceTags: tags("c")}
+	if failed := do(none); failed.Failure == "" || !failed.Final {
+		t.Errorf("of nothing: %+v", failed)
+	}
+	for _, s := range []task.Snapshot{
+		{Provider: "program", VolumeID: ofVolume.VolumeID, ResourceTags: tags("d")}, {Provider: "program", FilesystemID: ofFilesystem.FilesystemID, ResourceTags: tags("d")},
+	} {
+		if failed := do(s); failed.Failure != "provider program cannot make snapshots" || !failed.Final {
+			t.Errorf("by a provider that makes none: %+v", failed)
+		}
+		s.Delete = true
+		if left := do(s); left.Failure != "" {
+			t.Errorf("deleting what a provider that makes none has not made: %+v", left)
+		}
+	}
+	ofFilesystem.Delete, ofVolume.Delete, ofVolume.SnapshotID = true, true, "snapshot-a"
+	for range 2 {
+		if left := do(ofFilesystem); left.Failure != "" {
+			t.Errorf("deleting by the owner: %+v", left)
+		}
+		counts(1, 0)
+	}
+	if left := do(ofVolume); left.Failure != "" {
+		t.Errorf("deleting by the ID: %+v", left)
+	}
+	counts(0, 0)
+}
+
+// withoutSnapshots is a provider whose sources have no optional capability.
+type withoutSnapshots struct{ storage.Provider }
+
+func (p withoutSnapshots) VolumeSource(config *storage.Config) (storage.VolumeSource, error) {
+	source, err := p.Provider.VolumeSource(config)
+	return struct{ storage.VolumeSource }{source}, err
+}
+
+func (p withoutSnapshots) FilesystemSource(config *storage.Config) (storage.FilesystemSource, error) {
+	source, err := p.Provider.FilesystemSource(config)
+	return struct{ storage.FilesystemSource }{source}, err
+}

@@ -22,25 +22,20 @@ func (x *Executor) snapshot(ctx context.Context, args task.Snapshot) (*task.Snap
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	source, err := p.VolumeSource(config)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	snapshotter, ok := source.(storage.VolumeSnapshotter)
-	if !ok && args.Delete {
+	source, err := openSnapshotter(p, config, args.FilesystemID != "")
+	if errors.Is(err, errors.NotSupported) && args.Delete {
 		return &task.Snapshotted{}, nil // nothing was made
-	}
-	if !ok {
-		return &task.Snapshotted{Failure: fmt.Sprintf("provider %s cannot make snapshots", args.Provider), Final: true}, nil
+	} else if errors.Is(err, errors.NotSupported) {
+		return &task.Snapshotted{Failure: err.Error(), Final: true}, nil
+	} else if err != nil {
+		return nil, errors.Trace(err)
 	}
 	callCtx := envcontext.New(ctx)
 	if args.Delete {
-		err := deleteSnapshot(callCtx, snapshotter, args)
+		err := source.delete(callCtx, args)
 		return snapshotFailure(err), nil
 	}
-	results, err := snapshotter.CreateVolumeSnapshots(callCtx, []storage.VolumeSnapshotParams{{
-		VolumeId: args.VolumeID, Attributes: args.Attributes, ResourceTags: args.ResourceTags,
-	}})
+	results, err := source.create(callCtx, args)
 	switch {
 	case err != nil:
 	case len(results) != 1 || results[0].Error == nil && results[0].Snapshot == nil:
@@ -55,6 +50,49 @@ func (x *Executor) snapshot(ctx context.Context, args task.Snapshot) (*task.Snap
 	return &task.Snapshotted{ID: made.SnapshotId, SizeMiB: made.Size, TakenAt: made.TakenAt}, nil
 }
 
+// snapshotter has the methods of a source that makes snapshots of its volumes or of its filesystems.
+type snapshotter struct {
+	create  func(envcontext.ProviderCallContext, task.Snapshot) ([]storage.CreateSnapshotsResult, error)
+	destroy func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
+	list    func(envcontext.ProviderCallContext) ([]storage.OwnedObject, error)
+}
+
+// openSnapshotter opens a source of a provider. The error satisfies errors.IsNotSupported if it makes no
+// snapshots.
+func openSnapshotter(p storage.Provider, config *storage.Config, filesystems bool) (*snapshotter, error) {
+	none := errors.NewNotSupported(nil, fmt.Sprintf("provider %s cannot make snapshots", config.Provider()))
+	if filesystems {
+		source, err := p.FilesystemSource(config)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		s, ok := source.(storage.FilesystemSnapshotter)
+		if !ok {
+			return nil, none
+		}
+		create := func(ctx envcontext.ProviderCallContext, args task.Snapshot) ([]storage.CreateSnapshotsResult, error) {
+			return s.CreateFilesystemSnapshots(ctx, []storage.FilesystemSnapshotParams{
+				{FilesystemId: args.FilesystemID, Attributes: args.Attributes, ResourceTags: args.ResourceTags},
+			})
+		}
+		return &snapshotter{create, s.DestroyFilesystemSnapshots, s.ListFilesystemSnapshots}, nil
+	}
+	source, err := p.VolumeSource(config)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	s, ok := source.(storage.VolumeSnapshotter)
+	if !ok {
+		return nil, none
+	}
+	create := func(ctx envcontext.ProviderCallContext, args task.Snapshot) ([]storage.CreateSnapshotsResult, error) {
+		return s.CreateVolumeSnapshots(ctx, []storage.VolumeSnapshotParams{
+			{VolumeId: args.VolumeID, Attributes: args.Attributes, ResourceTags: args.ResourceTags},
+		})
+	}
+	return &snapshotter{create, s.DestroyVolumeSnapshots, s.ListVolumeSnapshots}, nil
+}
+
 // snapshotFailure returns the result of a call that has returned the error.
 func snapshotFailure(err error) *task.Snapshotted {
 	if err == nil {
@@ -64,13 +102,13 @@ func snapshotFailure(err error) *task.Snapshotted {
 	return &task.Snapshotted{Failure: err.Error(), Final: final}
 }
 
-// deleteSnapshot destroys the snapshot with the ID, and what an interrupted call has left with its UUID.
-func deleteSnapshot(ctx envcontext.ProviderCallContext, snapshotter storage.VolumeSnapshotter, args task.Snapshot) error {
+// delete destroys the snapshot with the ID, and what an interrupted call has left with its UUID.
+func (s *snapshotter) delete(ctx envcontext.ProviderCallContext, args task.Snapshot) error {
 	var ids []string
 	if args.SnapshotID != "" {
 		ids = append(ids, args.SnapshotID)
 	} else {
-		all, err := snapshotter.ListVolumeSnapshots(ctx)
+		all, err := s.list(ctx)
 		if err != nil {
 			return errors.Trace(err)
 		}
@@ -83,7 +121,7 @@ func deleteSnapshot(ctx envcontext.ProviderCallContext, snapshotter storage.Volu
 	if len(ids) == 0 {
 		return nil
 	}
-	errs, err := snapshotter.DestroyVolumeSnapshots(ctx, ids)
+	errs, err := s.destroy(ctx, ids)
 	for _, failed := range errs {
 		if err == nil {
 			err = failed

@@ -22,7 +22,7 @@ import (
 // volume's provider.
 const Managed = provider.ManagedSourceType
 
-// SnapshotKind is the kind of a snapshot of a volume.
+// SnapshotKind is the kind of a snapshot of a volume or filesystem.
 const SnapshotKind = "snapshot"
 
 // Object is a volume, filesystem or snapshot that a provider has.
@@ -94,7 +94,7 @@ func Open(config Config) (*Inventory, error) {
 		}
 	}
 	if config.used(Managed) {
-		inv.addFilesystems(Managed, provider.NewManagedFilesystemSource(config.dir(Managed), nil))
+		inv.addFilesystems(Managed, provider.NewManagedFilesystemSource(config.dir(Managed), nil), false)
 	}
 	return inv, nil
 }
@@ -126,7 +126,7 @@ func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir strin
 		if err != nil {
 			return errors.Trace(err)
 		}
-		inv.addFilesystems(t, filesystems)
+		inv.addFilesystems(t, filesystems, snapshots)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (inv *Inventory) addVolumes(t storage.ProviderType, volumes storage.VolumeS
 	}
 }
 
-func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage.FilesystemSource) {
+func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage.FilesystemSource, snapshots bool) {
 	lister, ok := filesystems.(storage.FilesystemOwnerLister)
 	if !ok {
 		return
@@ -158,6 +158,11 @@ func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage
 		s.tag = tagger.TagFilesystems
 	}
 	inv.sources = append(inv.sources, s)
+	if snapshotter, ok := filesystems.(storage.FilesystemSnapshotter); ok && snapshots {
+		inv.sources = append(inv.sources, source{
+			provider: t, kind: SnapshotKind, list: snapshotter.ListFilesystemSnapshots, destroy: snapshotter.DestroyFilesystemSnapshots,
+		})
+	}
 }
 
 // List returns all objects of the sources. An error means that nothing is known.

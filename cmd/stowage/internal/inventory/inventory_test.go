@@ -307,3 +307,55 @@ func TestRecovered(t *testing.T) {
 		t.Errorf("incomplete volume: got %v", err)
 	}
 }
+
+// Snapshots of volumes and of filesystems are listed where they are wanted, and destroyed as snapshots.
+func TestInventoryOfSnapshots(t *testing.T) {
+	for _, unsupported := range []storage.StorageKind{storage.StorageKindBlock, storage.StorageKindFilesystem} {
+		p := providerfake.New(providerfake.Options{Scope: storage.ScopeMachine, Unsupported: []storage.StorageKind{unsupported}})
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "disk"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ctx := envcontext.New(t.Context())
+		tags := map[string]string{storage.EntityUUIDTag: "e"}
+		var err error
+		if unsupported == storage.StorageKindBlock {
+			_, err = p.CreateFilesystems(ctx, []storage.FilesystemParams{{Tag: names.NewFilesystemTag("0/1"), Size: 10}})
+			if err == nil {
+				_, err = p.CreateFilesystemSnapshots(ctx, []storage.FilesystemSnapshotParams{{FilesystemId: p.Filesystems()[0].FilesystemId, ResourceTags: tags}})
+			}
+		} else {
+			_, err = p.CreateVolumes(ctx, []storage.VolumeParams{{Tag: names.NewVolumeTag("0/1"), Size: 10}})
+			if err == nil {
+				_, err = p.CreateVolumeSnapshots(ctx, []storage.VolumeSnapshotParams{{VolumeId: p.Volumes()[0].VolumeId, ResourceTags: tags}})
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		registry := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"disk": p}}
+		for _, wanted := range []bool{false, true} {
+			inv, err := inventory.Open(inventory.Config{Registry: registry, StorageDir: dir, Snapshots: wanted})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, err := inv.List(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := slices.IndexFunc(all, func(o inventory.Object) bool { return o.Kind == inventory.SnapshotKind })
+			if wanted != (found >= 0) {
+				t.Errorf("without %v, snapshots %v: listed %+v", unsupported, wanted, all)
+			}
+			if found < 0 {
+				continue
+			}
+			if err := inv.Destroy(t.Context(), all[found]); err != nil {
+				t.Error(err)
+			}
+			if left, err := inv.List(t.Context()); err != nil || len(left) != 1 || left[0].Kind == inventory.SnapshotKind {
+				t.Errorf("left %+v, %v", left, err)
+			}
+		}
+	}
+}

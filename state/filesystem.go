@@ -87,6 +87,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			Attributes:    i.filesystemAttributes(),
 			Tags:          resourceTags,
 			Pool:          r.wirePool(i),
+			Origin:        i.filesystemOrigin(),
 		}
 		if v := i.Volume; v != nil && v.Info != nil {
 			p.VolumeNew = v.Info.New

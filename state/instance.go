@@ -62,7 +62,8 @@ type instance struct {
 	// Asker says who asked for the instance, nil for a user.
 	Asker *asker `cbor:"18,keyasint,omitempty"`
 
-	// Origin says whose contents the volume gets when it is made; nil for an empty volume.
+	// Origin says whose contents the volume, or the filesystem that is on no volume, gets when it is
+	// made; nil for an empty one.
 	Origin *originRecord `cbor:"19,keyasint,omitempty"`
 }
 

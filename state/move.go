@@ -31,7 +31,7 @@ func (i *instance) filesystemAttributes() attributes {
 	switch {
 	case i.Moved != nil && i.Moved.UUID != "" && !i.Moved.Unmade && i.Attributes[filesystemUUID] == nil:
 		all[filesystemUUID] = i.Moved.UUID
-	case i.Origin != nil:
+	case i.Origin != nil && i.Volume != nil:
 		all[filesystemCopied] = true
 	default:
 		return i.Attributes

@@ -27,7 +27,7 @@ type SnapshotParams struct {
 	// chooses it.
 	Name string
 
-	// Storage is the name of an instance on a volume that is provisioned.
+	// Storage is the name of an instance that is provisioned.
 	Storage string
 
 	// Asker is who asks for the snapshot; zero for a user.
@@ -47,7 +47,7 @@ type SnapshotDeletion struct {
 	By string
 }
 
-// Snapshot is a snapshot of the volume of an instance.
+// Snapshot is a snapshot of the volume of an instance, or of its filesystem if that is on no volume.
 type Snapshot struct {
 	Name string
 	// UUID never changes and is never reused. The provider keeps it as that of the owner.
@@ -67,11 +67,13 @@ type Snapshot struct {
 	// Machine is the machine that has the snapshot; the zero tag if the environment has it.
 	Machine names.MachineTag
 
-	// VolumeID is the provider's ID of the volume, and SnapshotID that of the snapshot: empty until it is
-	// made. SizeMiB is its size, and at first that of the volume. TakenAt is when it was taken.
-	VolumeID, SnapshotID string
-	SizeMiB              uint64
-	Requested, TakenAt   time.Time
+	// VolumeID or FilesystemID is the provider's ID of the volume or filesystem. SnapshotID is that of the
+	// snapshot: empty until it is made. SizeMiB is its size, and at first that of the volume or
+	// filesystem. TakenAt is when it was taken.
+	VolumeID, FilesystemID, SnapshotID string
+
+	SizeMiB            uint64
+	Requested, TakenAt time.Time
 
 	// Deleting says that it is to be deleted.
 	Deleting bool
@@ -97,7 +99,7 @@ type snapshotRecord struct {
 	Pool        string     `cbor:"6,keyasint,omitempty"`
 	Provider    string     `cbor:"7,keyasint,omitempty"`
 	Attributes  attributes `cbor:"8,keyasint,omitzero"`
-	// Scope is that of the volume: a machine's tag, or environScope.
+	// Scope is that of the volume or filesystem: a machine's tag, or environScope.
 	Scope      string    `cbor:"9,keyasint,omitempty"`
 	VolumeID   string    `cbor:"10,keyasint,omitempty"`
 	SnapshotID string    `cbor:"11,keyasint,omitempty"`
@@ -107,6 +109,8 @@ type snapshotRecord struct {
 	Deleting   bool      `cbor:"15,keyasint,omitempty"`
 	Failure    string    `cbor:"16,keyasint,omitempty"`
 	Failed     bool      `cbor:"17,keyasint,omitempty"`
+	// FilesystemID is set instead of VolumeID for a filesystem that is on no volume.
+	FilesystemID string `cbor:"18,keyasint,omitempty"`
 }
 
 // check returns an error unless the rest of the code can rely on the record.
@@ -125,7 +129,7 @@ func (r *reader) viewSnapshot(name string, s *snapshotRecord) Snapshot {
 	view := Snapshot{
 		Name: name, UUID: s.UUID, Asker: s.Asker.view(), Storage: s.Storage, StorageUUID: s.StorageUUID,
 		Kind: storage.StorageKindBlock, Pool: s.Pool, Provider: storage.ProviderType(s.Provider), Attributes: s.Attributes,
-		VolumeID: s.VolumeID, SnapshotID: s.SnapshotID, SizeMiB: s.Size, Requested: s.Requested, TakenAt: s.TakenAt,
+		VolumeID: s.VolumeID, FilesystemID: s.FilesystemID, SnapshotID: s.SnapshotID, SizeMiB: s.Size, Requested: s.Requested, TakenAt: s.TakenAt,
 		Deleting: s.Deleting, Failure: s.Failure, Failed: s.Failed,
 		ResourceTags: map[string]string{
 			storage.ModelUUIDTag: r.identity().UUID, storage.EntityUUIDTag: s.UUID, storage.StorageNameTag: name,
@@ -142,21 +146,35 @@ func (r *reader) viewSnapshot(name string, s *snapshotRecord) Snapshot {
 	return view
 }
 
-// snapshotOf returns the record of a new snapshot of the volume of an instance.
+// contents returns the entity that has the contents of an instance: its volume, or its filesystem if that
+// is on no volume; nil if both are gone.
+func (i *instance) contents() *entity {
+	if i.Volume != nil {
+		return i.Volume
+	}
+	return i.Filesystem
+}
+
+// snapshotOf returns the record of a new snapshot of an instance.
 func (i *instance) snapshotOf(by Asker, storageName string, now time.Time) (*snapshotRecord, error) {
+	e := i.contents()
 	switch {
-	case i.Volume == nil:
-		return nil, errors.NewNotSupported(nil, fmt.Sprintf("provider %s makes filesystems without volumes, and no snapshots of them", i.Provider))
-	case i.Life != life.Alive:
+	case i.Life != life.Alive || e == nil:
 		return nil, errors.NewNotValid(nil, "it is being removed")
-	case i.Volume.Info == nil:
+	case e.Info == nil:
 		return nil, errors.NewNotYetAvailable(nil, "it is not made yet: try again when it is")
 	}
-	return &snapshotRecord{
-		UUID: uuid.NewString(), Asker: newAsker(by), Storage: storageName, StorageUUID: i.Volume.UUID,
-		Kind: i.Kind, Pool: i.Pool, Provider: i.Provider, Attributes: i.Attributes, Scope: i.Volume.Tag.scope(),
-		VolumeID: i.Volume.Info.ID, Size: i.Volume.Info.Size, Requested: now,
-	}, nil
+	made := &snapshotRecord{
+		UUID: uuid.NewString(), Asker: newAsker(by), Storage: storageName, StorageUUID: e.UUID,
+		Kind: i.Kind, Pool: i.Pool, Provider: i.Provider, Attributes: i.Attributes, Scope: e.Tag.scope(),
+		Size: e.Info.Size, Requested: now,
+	}
+	if e == i.Volume {
+		made.VolumeID = e.Info.ID
+	} else {
+		made.FilesystemID = e.Info.ID
+	}
+	return made, nil
 }
 
 // AddSnapshot requests a snapshot, and returns it. A repeated request returns the snapshot that the first
@@ -185,7 +203,7 @@ func (st *State) AddSnapshot(p SnapshotParams) (made Snapshot, err error) {
 			return errors.NewNotYetAvailable(nil, "a snapshot of that name is being deleted: try again when it is gone")
 		case ok && record.Asker.view() != p.Asker:
 			return errors.NewAlreadyExists(nil, "there is a snapshot of that name, which somebody else asked for: choose another name")
-		case ok && (record.Storage != p.Storage || exists && i.Volume != nil && i.Volume.UUID != record.StorageUUID):
+		case ok && (record.Storage != p.Storage || exists && i.contents() != nil && i.contents().UUID != record.StorageUUID):
 			return errors.NewAlreadyExists(nil, fmt.Sprintf("there is a snapshot of that name, of storage %q: choose another name", record.Storage))
 		case ok && record.Failed:
 			record.Failed, record.Failure = false, ""
@@ -375,15 +393,16 @@ func (f From) String() string {
 	return ""
 }
 
-// originRecord is whose contents an instance got: a provider's ID of a snapshot or of a volume. From is
-// what users called it.
+// originRecord is whose contents an instance got: a provider's ID of a snapshot, of a volume, or of a
+// filesystem that is on no volume. From is what users called it.
 type originRecord struct {
 	SnapshotID string `cbor:"1,keyasint,omitempty"`
 	VolumeID   string `cbor:"2,keyasint,omitempty"`
 	Snapshot   string `cbor:"3,keyasint,omitempty"`
 	Storage    string `cbor:"4,keyasint,omitempty"`
-	// UUID is that of the snapshot or of the volume.
-	UUID string `cbor:"5,keyasint,omitempty"`
+	// UUID is that of the snapshot, or of the volume or filesystem.
+	UUID         string `cbor:"5,keyasint,omitempty"`
+	FilesystemID string `cbor:"6,keyasint,omitempty"`
 }
 
 func (o *originRecord) view() From {
@@ -432,7 +451,7 @@ func (st *State) applyFrom(r *reader, d *design, from From) error {
 			return errors.Annotate(err, from.String())
 		}
 		of = record
-		d.Origin = &originRecord{VolumeID: record.VolumeID, Storage: from.Storage, UUID: record.StorageUUID}
+		d.Origin = &originRecord{VolumeID: record.VolumeID, FilesystemID: record.FilesystemID, Storage: from.Storage, UUID: record.StorageUUID}
 	}
 	scope := environScope
 	if d.bound {
@@ -461,10 +480,19 @@ func (st *State) applyFrom(r *reader, d *design, from From) error {
 	return nil
 }
 
-// wire returns the origin as the provisioner gets it.
-func (o *originRecord) wire() *params.VolumeOrigin {
-	if o == nil {
+// volumeOrigin returns the origin of the instance's volume, as the provisioner gets it.
+func (i *instance) volumeOrigin() *params.VolumeOrigin {
+	if i.Origin == nil {
 		return nil
 	}
-	return &params.VolumeOrigin{SnapshotId: o.SnapshotID, VolumeId: o.VolumeID}
+	return &params.VolumeOrigin{SnapshotId: i.Origin.SnapshotID, VolumeId: i.Origin.VolumeID}
+}
+
+// filesystemOrigin returns the origin of the instance's filesystem, as the provisioner gets it. A
+// filesystem on a volume has none.
+func (i *instance) filesystemOrigin() *params.FilesystemOrigin {
+	if i.Origin == nil || i.Volume != nil {
+		return nil
+	}
+	return &params.FilesystemOrigin{SnapshotId: i.Origin.SnapshotID, FilesystemId: i.Origin.FilesystemID}
 }

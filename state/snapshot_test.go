@@ -82,7 +82,6 @@ func TestSnapshotRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.add("files", "loop", filesystem)
 	w.add("raw", "loop", block)
-	w.add("memory", "tmpfs", filesystem)
 	w.work()
 	by := state.Asker{Way: "csi", Name: "snapshot-1"}
 	asked, err := w.AddSnapshot(state.SnapshotParams{Asker: by, Storage: "raw"})
@@ -100,7 +99,6 @@ func TestSnapshotRefusals(t *testing.T) {
 		{state.SnapshotParams{Name: "a/1", Storage: "raw"}, errors.NotValid, "lower-case"},
 		{state.SnapshotParams{Storage: "raw"}, errors.NotValid, "lower-case"},
 		{state.SnapshotParams{Name: "b", Storage: "none"}, errors.NotFound, `storage "none"`},
-		{state.SnapshotParams{Name: "b", Storage: "memory"}, errors.NotSupported, "provider tmpfs"},
 		{state.SnapshotParams{Name: "a", Storage: "files"}, errors.AlreadyExists, `of storage "raw"`},
 		{state.SnapshotParams{Name: asked.Name, Storage: "raw"}, errors.AlreadyExists, "somebody else"},
 		{state.SnapshotParams{Asker: by, Storage: "files"}, errors.AlreadyExists, `of storage "raw"`},
@@ -161,6 +159,9 @@ func TestStorageFromOthers(t *testing.T) {
 	if filesystems[0].Result.Attributes["copied"] != true || filesystems[1].Result.Attributes["copied"] != nil {
 		t.Errorf("the filesystems are made with %v and %v", filesystems[0].Result.Attributes, filesystems[1].Result.Attributes)
 	}
+	if got := filesystems[0].Result.Origin; got != nil {
+		t.Errorf("the filesystem on the copied volume is made from %+v, too", got)
+	}
 	w.must(w.DeleteSnapshot("monday", state.SnapshotDeletion{}))
 	wantError(t, w.AddStorage(state.StorageParams{Name: "late", Kind: filesystem, Pool: "loop", Size: 200, Machine: machine0, From: p.From}), errors.NotFound)
 	w.check()
@@ -197,6 +198,62 @@ func TestSnapshotEvents(t *testing.T) {
 	}
 	w.must(w.RemoveSnapshot(s.UUID))
 	w.wantEvents("raw", n, "snapshot-delete-wanted monday by bob", "snapshot-deleted monday")
+	w.check()
+}
+
+// The contents of a filesystem without a volume are those of the filesystem: the provisioner makes it from
+// the snapshot, or from the other filesystem.
+func TestFilesystemFromOthers(t *testing.T) {
+	w := newWorld(t)
+	w.add("files", "tmpfs", filesystem)
+	w.add("other", "loop", filesystem)
+	_, err := w.AddSnapshot(state.SnapshotParams{Name: "monday", Storage: "files"})
+	wantError(t, err, errors.NotYetAvailable, "not made yet")
+	w.work()
+	s, of := w.snap("monday", "files"), w.one("files")
+	if s.VolumeID != "" || s.FilesystemID != of.Filesystem.ProviderID || s.StorageUUID != of.UUID() || s.Machine != machine0 || s.Provider != "tmpfs" || s.SizeMiB < of.SizeMiB {
+		t.Errorf("requested %+v of %+v", s, of)
+	}
+	if again := w.snap("monday", "files"); again.UUID != s.UUID {
+		t.Errorf("the repeated request made another one: %+v", again)
+	}
+	w.taken(s)
+	p := state.StorageParams{Name: "copy", Kind: filesystem, Pool: "tmpfs", Size: of.SizeMiB, Machine: machine0, From: state.From{Snapshot: "monday"}}
+	for _, from := range []state.From{{Snapshot: "monday"}, {Storage: "files"}} {
+		wrong := p
+		wrong.Pool, wrong.From = "loop", from
+		wantError(t, w.AddStorage(wrong), errors.NotValid, "of provider tmpfs", "choose a pool of provider tmpfs")
+	}
+	mixed := p
+	mixed.From = state.From{Storage: "other"}
+	wantError(t, w.AddStorage(mixed), errors.NotValid, "of provider loop")
+	twin := p
+	twin.Name, twin.From = "twin", state.From{Storage: "files"}
+	w.must(w.AddStorage(p, twin))
+	tag := func(name string) names.FilesystemTag { return w.one(name).Filesystem.Tag.(names.FilesystemTag) }
+	check := func() {
+		t.Helper()
+		found, err := w.ForMachine(machine0).FilesystemParams([]names.FilesystemTag{tag("copy"), tag("twin"), tag("files"), tag("other")})
+		w.must(err)
+		for i, want := range []*params.FilesystemOrigin{{SnapshotId: "snapshot-" + s.UUID}, {FilesystemId: of.Filesystem.ProviderID}, nil, nil} {
+			got := found[i].Result
+			if (got.Origin == nil) != (want == nil) || want != nil && *got.Origin != *want || got.Attributes["copied"] != nil {
+				t.Errorf("filesystem %d is made from %+v, with %v", i, got.Origin, got.Attributes)
+			}
+		}
+	}
+	check()
+	w.open()
+	check()
+	w.work()
+	w.must(w.RemoveStorage([]string{"files"}))
+	w.work()
+	if again := w.snap("monday", "files"); again.UUID != s.UUID {
+		t.Errorf("the request that was repeated without the storage made another one: %+v", again)
+	}
+	w.add("files", "tmpfs", filesystem)
+	_, err = w.AddSnapshot(state.SnapshotParams{Name: "monday", Storage: "files"})
+	wantError(t, err, errors.AlreadyExists, `of storage "files"`)
 	w.check()
 }
 

@@ -156,7 +156,7 @@ func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) par
 		Attributes: i.Attributes,
 		Tags:       tags,
 		Pool:       r.wirePool(i),
-		Origin:     i.Origin.wire(),
+		Origin:     i.volumeOrigin(),
 	}
 	if e.Attachment != nil && !e.Attachment.detaching() {
 		attachment := volumeAttachmentParams(r, i, e)

@@ -131,7 +131,7 @@ func (a *Asked) applyOrigin(request *asked.Request) (from state.From, err error)
 		if err != nil {
 			return from, noOrigin(err)
 		}
-		from.Storage = s.Name
+		from.Storage, size = s.Name, s.SizeMiB
 		if s.Volume != nil {
 			if size, err = a.volumeSize(&s); err != nil {
 				return from, errors.Trace(err)

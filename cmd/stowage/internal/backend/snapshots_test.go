@@ -163,3 +163,37 @@ func TestSnapshotOfAbsentMachine(t *testing.T) {
 		t.Errorf("left %+v", left)
 	}
 }
+
+// A program that asks for a copy of a filesystem that is on no volume gets one that is as large, on its
+// machine, and a snapshot of it by the ID of the filesystem.
+func TestCopiesOfAskedFilesystem(t *testing.T) {
+	s, _ := newServers(t)
+	volumes := s.Asked("csi", "")
+	directory := func(name string, change func(*asked.Request)) asked.Request {
+		return ask(name, func(r *asked.Request) {
+			r.Pool, r.Kind = "rootfs", storage.StorageKindFilesystem
+			change(r)
+		})
+	}
+	v := mustCreate(s, volumes, directory("data", func(*asked.Request) {}))
+	found, err := s.state.AskedByUUID("csi", v.ID)
+	s.must(err)
+	tag := found.Filesystem.Tag.String()
+	_, err = s.state.ForMachine(machine).SetFilesystemInfo([]params.Filesystem{{FilesystemTag: tag, Info: params.FilesystemInfo{FilesystemId: "dir-1", Size: 24}}})
+	s.must(err)
+	fromVolume := func(r *asked.Request) { r.FromVolume, r.SizeMiB, r.Machine = v.ID, 0, "" }
+	_, err = volumes.Create(t.Context(), directory("small", func(r *asked.Request) { fromVolume(r); r.LimitMiB = 23 }))
+	if !errors.Is(err, asked.ErrTooSmall) {
+		t.Errorf("a smaller copy: %v", err)
+	}
+	if copied := mustCreate(s, volumes, directory("copy", fromVolume)); copied.WantedMiB != 24 || copied.Machine != "0" || copied.FromVolume != v.ID {
+		t.Errorf("a copy: %+v", copied)
+	}
+	snapshot, err := volumes.CreateSnapshot(t.Context(), "snapshot-1", v.ID)
+	s.must(err)
+	recorded, err := s.state.SnapshotByUUID(snapshot.ID)
+	s.must(err)
+	if snapshot.VolumeID != v.ID || snapshot.SizeMiB != 24 || recorded.FilesystemID != "dir-1" {
+		t.Errorf("a snapshot: %+v, recorded as %+v", snapshot, recorded)
+	}
+}

@@ -221,8 +221,8 @@ func (b *Backend) doSnapshot(ctx context.Context, s state.Snapshot) (task.Snapsh
 		}
 	}
 	result, err := b.do(ctx, at, task.Request{Snapshot: &task.Snapshot{
-		Provider: string(s.Provider), VolumeID: s.VolumeID, SnapshotID: s.SnapshotID, Attributes: s.Attributes,
-		ResourceTags: s.ResourceTags, Delete: s.Deleting,
+		Provider: string(s.Provider), VolumeID: s.VolumeID, FilesystemID: s.FilesystemID, SnapshotID: s.SnapshotID,
+		Attributes: s.Attributes, ResourceTags: s.ResourceTags, Delete: s.Deleting,
 	}})
 	if err != nil {
 		return task.Snapshotted{}, errors.Trace(err)

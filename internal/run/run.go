@@ -118,6 +118,9 @@ type Command struct {
 	Isolated bool
 	// EndsWithCaller makes the kernel kill the program when this process dies, on Linux.
 	EndsWithCaller bool
+	// EndsWithError kills the program when it has written a line to its standard error, which is all
+	// that is kept of that. It is for programs that go on after an error, with more of them.
+	EndsWithError bool
 }
 
 // Run runs the program until it ends and returns the beginning of its standard output. If ctx
@@ -132,7 +135,12 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	if stdout.limit == 0 {
 		stdout.limit = maxStdout
 	}
-	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
+	running, end := context.WithCancel(ctx)
+	defer end()
+	if c.EndsWithError {
+		stderr.endOfLine = end
+	}
+	cmd := exec.CommandContext(running, c.Path, c.Args...)
 	cmd.Dir = "/"
 	// libblkid's cache keeps a device's UUID for two seconds after the device is gone, and
 	// mkfs.btrfs refuses a UUID that is in the cache. So disable the cache.
@@ -163,27 +171,35 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, errors.Annotatef(ctx.Err(), "running %s", name)
 	}
+	failed := &Error{Path: c.Path, Args: c.Args, ExitCode: -1, Stderr: Printable(string(stderr.bytes)), State: "ended after its first error"}
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	switch {
+	case errors.As(err, &exit):
+		if running.Err() == nil {
+			failed.ExitCode, failed.State = exit.ExitCode(), exit.String()
+		}
+	case running.Err() == nil:
 		return nil, errors.Annotatef(err, "running %s", name)
 	}
-	return stdout.bytes, errors.Trace(&Error{
-		Path:     c.Path,
-		Args:     c.Args,
-		ExitCode: exit.ExitCode(),
-		Stderr:   Printable(string(stderr.bytes)),
-		State:    exit.String(),
-	})
+	return stdout.bytes, errors.Trace(failed)
 }
 
-// head is a writer that keeps the first limit bytes and drops the rest.
+// head is a writer that keeps the first limit bytes and drops the rest. With endOfLine, it keeps
+// the first line, and calls endOfLine at its end.
 type head struct {
-	limit int
-	bytes []byte
+	limit     int
+	bytes     []byte
+	endOfLine func()
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	h.bytes = append(h.bytes, p[:min(len(p), h.limit-len(h.bytes))]...)
+	kept := p[:min(len(p), h.limit-len(h.bytes))]
+	if end := bytes.IndexByte(kept, '\n'); h.endOfLine != nil && end >= 0 {
+		kept = kept[:end]
+		h.limit = len(h.bytes) + end
+		h.endOfLine()
+	}
+	h.bytes = append(h.bytes, kept...)
 	return len(p), nil
 }
 

@@ -92,6 +92,34 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 }
 
+// A program that goes on after an error is ended, and the error is that one.
+func TestProgramEndsWithError(t *testing.T) {
+	path, err := shell.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := func(script string) error {
+		_, err := run.Command{Path: path, Args: []string{"-c", script}, EndsWithError: true}.Run(t.Context())
+		return err
+	}
+	err = end("echo made; printf 'a: No space' >&2; printf ' left\nb: No space left\n' >&2; exec sleep 1000")
+	var failed *run.Error
+	if !errors.As(err, &failed) || failed.Stderr != "a: No space left" || failed.ExitCode != -1 || !strings.HasSuffix(err.Error(), ": ended after its first error: a: No space left") {
+		t.Errorf("got %v", err)
+	}
+	if err := end("printf 'no line' >&2; exit 7"); !errors.As(err, &failed) || failed.Stderr != "no line" || failed.ExitCode != 7 {
+		t.Errorf("got %v", err)
+	}
+	if err := end("exit 0"); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := (run.Command{Path: path, Args: []string{"-c", "exit 0"}, EndsWithError: true}).Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRunPassesFiles(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {

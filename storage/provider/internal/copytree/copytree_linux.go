@@ -60,6 +60,7 @@ func Copy(ctx context.Context, from, to *os.File) error {
 		},
 		Files:          []*os.File{source, to},
 		EndsWithCaller: true,
+		EndsWithError:  true, // cp would try all the other files
 	}.Run(ctx)
 	err = capability.Explain(err, capability.DACOverride, capability.FOwner, capability.Chown, capability.MkNod, capability.SetFCap)
 	return errors.Annotatef(err, "copying %s", from.Name())

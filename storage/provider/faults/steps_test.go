@@ -274,11 +274,7 @@ func (s stepTest) verify() {
 // verifySnapshots checks that there is one complete snapshot of each object.
 func (s stepTest) verifySnapshots() {
 	s.Helper()
-	source, err := s.volumeSource()
-	if err != nil {
-		s.Fatal(err)
-	}
-	all, err := source.(storage.VolumeSnapshotter).ListVolumeSnapshots(envcontext.New(context.Background()))
+	all, err := s.snapshots(envcontext.New(context.Background()))
 	if err != nil || len(all) != s.Count {
 		s.Fatalf("%d snapshots, want %d: %v", len(all), s.Count, err)
 	}
@@ -287,7 +283,11 @@ func (s stepTest) verifySnapshots() {
 		if at < 0 || all[at].Incomplete || all[at].Size != s.Size {
 			s.Fatalf("snapshot %s is listed in %+v", s.snapshotID(i), all)
 		}
-		checkContents(s, all[at].Path, i)
+		data := all[at].Path
+		if !s.isVolumes() {
+			data = filepath.Join(data, "data")
+		}
+		checkContents(s, data, i)
 	}
 }
 
@@ -317,7 +317,11 @@ func (s stepTest) verifyOwners() {
 
 func (s stepTest) noTemporaries() {
 	s.Helper()
-	for _, pattern := range []string{"records/.*", "volumes/*.*", "trash/*"} {
+	patterns := []string{"records/.*", "volumes/*.*", "trash/*"}
+	if s.op.hasSnapshots() {
+		patterns = append(patterns, "snapshots/records/.*", "snapshots/volumes/*.*", "snapshots/trash/*")
+	}
+	for _, pattern := range patterns {
 		if files, _ := filepath.Glob(filepath.Join(s.world.dir(), pattern)); len(files) > 0 {
 			s.Fatalf("left: %q", files)
 		}
@@ -337,7 +341,7 @@ func (s stepTest) finish() {
 		original.checkAndRemove()
 	}
 	s.checkAndRemove()
-	if s.isVolumes() {
+	if s.makesSnapshots() {
 		s.must(s.world, "destroy snapshots")
 	}
 	s.checkLeaks()
@@ -437,7 +441,7 @@ func (s stepTest) supported() bool {
 		return false
 	}
 	if s.op.hasSnapshots() {
-		return s.isVolumes()
+		return s.makesSnapshots()
 	}
 	if s.op.name != "resize" && s.op.name != "import" {
 		return true

@@ -303,6 +303,25 @@ func (w world) nextTags(ids []string) []storage.ObjectTags {
 	return all
 }
 
+// makesSnapshots reports whether the source makes snapshots.
+func (w world) makesSnapshots() bool { return w.Kind == "loop" || w.Kind == "rootfs" }
+
+// snapshots lists the snapshots.
+func (w world) snapshots(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	if w.isVolumes() {
+		source, err := w.volumeSource()
+		if err != nil {
+			return nil, err
+		}
+		return source.(storage.VolumeSnapshotter).ListVolumeSnapshots(ctx)
+	}
+	source, err := w.filesystemSource()
+	if err != nil {
+		return nil, err
+	}
+	return source.(storage.FilesystemSnapshotter).ListFilesystemSnapshots(ctx)
+}
+
 // owned lists the objects with their owners.
 func (w world) owned(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	if w.isVolumes() {
@@ -494,6 +513,32 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 		}
 	case "detach":
 		failures, err = source.DetachFilesystems(ctx, attachments)
+	case "snapshot":
+		var params []storage.FilesystemSnapshotParams
+		for i, id := range ids {
+			params = append(params, storage.FilesystemSnapshotParams{FilesystemId: id, ResourceTags: w.snapshotTags(i)})
+		}
+		var results []storage.CreateSnapshotsResult
+		results, err = source.(storage.FilesystemSnapshotter).CreateFilesystemSnapshots(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "clone":
+		var params []storage.FilesystemCloneParams
+		for i := range w.Count {
+			params = append(params, storage.FilesystemCloneParams{FilesystemParams: w.params(i), Origin: storage.Origin{SnapshotId: w.snapshotID(i)}})
+		}
+		var results []storage.CreateFilesystemsResult
+		results, err = source.(storage.FilesystemCloner).CloneFilesystems(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "destroy snapshots":
+		var snapshots []string
+		for i := range w.Count {
+			snapshots = append(snapshots, w.snapshotID(i))
+		}
+		failures, err = source.(storage.FilesystemSnapshotter).DestroyFilesystemSnapshots(ctx, snapshots)
 	case "destroy":
 		failures, err = source.DestroyFilesystems(ctx, ids)
 	case "release":

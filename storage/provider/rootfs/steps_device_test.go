@@ -3,16 +3,20 @@
 package rootfs
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
@@ -107,6 +111,42 @@ func TestRootfsCrashAtAllSteps(t *testing.T) {
 			about:   "destroy",
 			prepare: func(ft *filesystemTest, _ string) { ft.Create() },
 			do:      func(ft *filesystemTest, _ string) error { return ft.TryDestroy() },
+		}, {
+			about:   "snapshot",
+			prepare: func(ft *filesystemTest, _ string) { ft.written() },
+			do: func(ft *filesystemTest, _ string) error {
+				_, err := ft.trySnapshot(stepTags)
+				return err
+			},
+			check: func(ft *filesystemTest, _ string) {
+				id := "snapshot-" + stepTags[storage.EntityUUIDTag]
+				clone := ft.clone(storage.Origin{SnapshotId: id}, sourcetest.FilesystemSize)
+				clone.checkClone()
+				ft.destroySnapshot(id)
+				clone.checkEnforced(fs != "", sourcetest.FilesystemSize)
+				if err := clone.TryDestroy(); err != nil {
+					ft.Error(err)
+				}
+			},
+		}, {
+			about:   "clone",
+			prepare: func(ft *filesystemTest, _ string) { ft.written() },
+			do: func(ft *filesystemTest, _ string) error {
+				return ft.tryClone(storage.Origin{Id: ft.ID}, 4)
+			},
+			check: func(ft *filesystemTest, _ string) {
+				clone := *ft
+				clone.ID = cloneTag.String()
+				clone.checkClone()
+				clone.checkEnforced(fs != "", 4)
+				project := clone.recordedProject()
+				if err := clone.TryDestroy(); err != nil {
+					ft.Error(err)
+				}
+				if project != 0 {
+					ft.checkFree(project)
+				}
+			},
 		}} {
 			t.Run(fs+" "+test.about, func(t *testing.T) {
 				base := devicetest.Dir(t)
@@ -156,6 +196,43 @@ func TestRootfsCrashAtAllSteps(t *testing.T) {
 			})
 		}
 	}
+}
+
+// stepTags are those of the snapshot that TestRootfsCrashAtAllSteps makes.
+var stepTags = newSnapshotTags()
+
+// Nobody attaches or removes a directory, or its snapshot, while it is copied.
+func TestRootfsCopyLocksSteps(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.written()
+	steps := 0
+	crash.Hook = func(step string) {
+		if step != "directory copied" {
+			return
+		}
+		steps++
+		for _, dir := range []string{ft.Dir, object.SnapshotsDir(ft.Dir)} {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			if c, err := begin(ctx, dir); err == nil {
+				c.End()
+				t.Errorf("a call on %s does not wait for the copy", dir)
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			cancel()
+		}
+	}
+	defer func() { crash.Hook = nil }()
+	info := ft.snapshot()
+	clone := ft.clone(storage.Origin{Id: ft.ID}, sourcetest.FilesystemSize)
+	if steps != 2 {
+		t.Errorf("%d directories were copied", steps)
+	}
+	if err := clone.TryDestroy(); err != nil {
+		t.Error(err)
+	}
+	ft.destroySnapshot(info.SnapshotId)
+	ft.Destroy()
 }
 
 // recordedProject returns the project in the record, 0 where there is no record.

@@ -407,6 +407,60 @@ func TestCSIPools(t *testing.T) {
 	o.finish()
 }
 
+// A directory is copied while it is not staged. What is made of it has its contents, whatever becomes of it.
+func TestCSISnapshotsOfDirectories(t *testing.T) {
+	o := newOrchestrator(t)
+	c := capability("")
+	c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}
+	parameters := map[string]string{"pool": "rootfs", "csi.storage.k8s.io/pvc/name": "claim"}
+	u := o.createAs("pvc-1", c, parameters)
+	check := func(u usage, want string) {
+		t.Helper()
+		u.stage()
+		target := u.publish()
+		if got, err := os.ReadFile(filepath.Join(target, "file")); want != "" && (err != nil || string(got) != want) {
+			t.Errorf("the volume has %q, %v; want %q", got, err, want)
+		}
+		if err := os.WriteFile(filepath.Join(target, "file"), []byte("of "+u.id), 0o600); err != nil {
+			t.Error(err)
+		}
+		u.unpublish(target)
+	}
+	check(u, "")
+	snapshot := &csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: u.id}
+	copyOf := func(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
+		return &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{c}, Parameters: parameters, VolumeContentSource: source}
+	}
+	fromVolume := copyOf("pvc-2", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: u.id}}})
+	wantCode(o, codes.FailedPrecondition, o.controller.CreateSnapshot, snapshot) // it is staged
+	u.unstage()
+	o.crash()
+	made := call(o, o.controller.CreateSnapshot, snapshot).GetSnapshot()
+	if !made.GetReadyToUse() || made.GetSizeBytes() == 0 {
+		t.Errorf("made %v", made)
+	}
+	check(u, "of "+u.id)
+	u.unstage()
+	fromSnapshot := copyOf("pvc-3", &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: made.GetSnapshotId()}}})
+	var copies []usage
+	for _, request := range []*csi.CreateVolumeRequest{fromVolume, fromSnapshot} {
+		v := call(o, o.controller.CreateVolume, request).GetVolume()
+		copies = append(copies, usage{orchestrator: o, capability: c, id: v.GetVolumeId()})
+	}
+	call(o, o.controller.DeleteSnapshot, &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshotId()})
+	for _, copied := range copies {
+		check(copied, "of "+u.id)
+		copied.unstage()
+	}
+	check(u, "of "+u.id)
+	u.unstage()
+	u.remove()
+	for _, copied := range copies {
+		copied.remove()
+	}
+	o.finish()
+}
+
 // A filesystem that is expanded while it is not staged grows when it is, and the node is asked to see to
 // that. A node can also expand a volume alone.
 func TestCSIExpandsOnNode(t *testing.T) {

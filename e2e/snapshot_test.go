@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,4 +224,130 @@ func TestSnapshotsOnServers(t *testing.T) {
 	db.stop()
 	server.stop()
 	s.wantNoStorageIn("web", "db")
+}
+
+// A directory is copied while it is detached, with everything in it, and an agent that is killed in the middle
+// leaves nothing.
+func TestSnapshotsOfDirectories(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	const before = `storage:
+- {name: data, directive: 'rootfs,32M', kind: filesystem, mount: MNT/data}
+- {name: volume, directive: 'loop,32M', kind: filesystem, mount: MNT/volume}
+`
+	m.writeSpec(before)
+	m.must("apply", "-f", m.spec, "--wait")
+	in := func(dir, name string) string { return filepath.Join(m.mount(dir), name) }
+	write := func(dir, text string) {
+		t.Helper()
+		if err := os.WriteFile(in(dir, "file"), []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(dir, want string) {
+		t.Helper()
+		if got, err := os.ReadFile(in(dir, "file")); err != nil || string(got) != want {
+			t.Errorf("%s has %q, %v; want %q", dir, got, err, want)
+		}
+	}
+	write("data", "monday")
+	for name, to := range map[string]string{"-rf": "/etc/passwd", "new\nline": "/", "loop": "loop"} {
+		if err := os.Symlink(to, in("data", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const files = 3000 // so many that the agent is killed before all are copied
+	for i := range files {
+		if err := os.WriteFile(in("data", fmt.Sprintf("file-%d", i)), []byte("data"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(why string, args ...string) {
+		t.Helper()
+		if r := m.run(args...); r.Code != 1 || !strings.Contains(r.Stdout+r.Stderr, why) {
+			t.Errorf("want exit status 1 and %q:\n%s", why, r.All())
+		}
+	}
+	refused("detach it first", "snapshot", "create", "monday", "data", "--wait")
+	m.must("detach", "data", "--wait")
+	m.must("snapshot", "create", "monday", "data", "--wait")
+	m.must("snapshot", "create", "tuesday", "data")
+	staged := filepath.Join(m.data, "storage", "rootfs", "snapshots", "trash", "*")
+	m.poll("no copy is being made", func() bool {
+		begun, err := filepath.Glob(staged)
+		list := m.must("snapshot", "list").Stdout
+		return err != nil || len(begun) > 0 || strings.Count(list, "ready") == 2
+	})
+	m.kill()
+	m.start()
+	m.must("snapshot", "create", "tuesday", "data", "--wait")
+	if left, err := filepath.Glob(staged); err != nil || len(left) > 0 {
+		t.Errorf("left %q, %v", left, err)
+	}
+	m.must("attach", "data", "--wait")
+	write("data", "wednesday")
+
+	m.writeSpec(before + "- {name: restored, directive: 'rootfs,64M', kind: filesystem, mount: MNT/restored, from: monday}\n" +
+		"- {name: second, directive: 'rootfs,32M', kind: filesystem, mount: MNT/second, from: tuesday}\n")
+	m.must("apply", "-f", m.spec, "--wait")
+	for _, dir := range []string{"restored", "second"} {
+		read(dir, "monday")
+		if names, err := os.ReadDir(m.mount(dir)); err != nil || len(names) != files+4 {
+			t.Errorf("%s has %d entries, %v", dir, len(names), err)
+		}
+		if to, err := os.Readlink(in(dir, "-rf")); err != nil || to != "/etc/passwd" {
+			t.Errorf("%s has a link to %q, %v", dir, to, err)
+		}
+	}
+	write("restored", "thursday")
+	read("data", "wednesday")
+
+	// The contents of a directory are for directories.
+	for from, pool := range map[string]string{"monday": "loop", "thursday": "rootfs"} {
+		if from == "thursday" {
+			m.must("snapshot", "create", from, "volume", "--wait")
+		}
+		m.writeSpec(before + "- {name: mixed, directive: '" + pool + ",64M', kind: filesystem, mount: MNT/mixed, from: " + from + "}\n")
+		refused("choose a pool of provider", "apply", "-f", m.spec, "--wait")
+	}
+
+	m.must("remove", "--wait", "data")
+	m.must("snapshot", "delete", "monday", "tuesday", "thursday", "--wait")
+	m.kill()
+	m.start()
+	m.must("attach", "restored", "second", "--wait")
+	read("restored", "thursday")
+	read("second", "monday")
+	m.must("remove", "--wait", "restored", "second", "volume")
+	m.wantNoStorage()
+	if left, err := filepath.Glob(filepath.Join(m.data, "storage", "rootfs", "snapshots", "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left %q, %v", left, err)
+	}
+}
+
+// A state that is restored does not know the snapshot of a directory that was made since: it is an orphan.
+func TestOrphanedSnapshotOfDirectory(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	m.writeSpec("storage:\n- {name: data, directive: 'rootfs,32M', kind: filesystem, mount: MNT/data}\n")
+	m.must("apply", "-f", m.spec, "--wait")
+	m.must("detach", "data", "--wait")
+	backup := filepath.Join(m.dir, "backup")
+	m.must("backup", backup)
+	m.must("snapshot", "create", "monday", "data", "--wait")
+	m.stop()
+	m.must("restore", backup)
+	m.start()
+	var id string
+	for name, o := range m.orphans() {
+		if id != "" || o.Kind != "snapshot" {
+			t.Fatalf("%s is an orphan: %+v", name, o)
+		}
+		id = o.UUID
+	}
+	m.must("delete", id, "--now")
+	if left, err := filepath.Glob(filepath.Join(m.data, "storage", "rootfs", "snapshots", "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left %q, %v", left, err)
+	}
+	m.must("remove", "--wait", "data")
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/juju/names/v5"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -99,6 +100,9 @@ const (
 	mountInUsers  = "a mount in a user's directory"
 	destroyUsers  = "a rootfs directory that holds a user's"
 	destroySticky = "a rootfs directory that holds a user's sticky one"
+	copyUsers     = "a snapshot of a rootfs directory with a user's file"
+	copyDevice    = "a snapshot of a rootfs directory with a device"
+	copyProgram   = "a snapshot of a rootfs directory with a program that has capabilities"
 	importVolume  = "a volume from a user's file"
 	importRootfs  = "a rootfs directory from a user's"
 	nameHolders   = "who keeps a mount busy"
@@ -130,6 +134,9 @@ func work(dir string) error {
 		}},
 		{destroyUsers, func() error { return a.filesystem(provider.RootfsProviderType, "", a.request("private")) }},
 		{destroySticky, func() error { return a.filesystem(provider.RootfsProviderType, "", a.request("sticky")) }},
+		{copyUsers, func() error { return a.snapshot("setgid") }},
+		{copyDevice, func() error { return a.snapshot("device") }},
+		{copyProgram, func() error { return a.snapshot("program") }},
 		{importVolume, a.importVolume},
 		{importRootfs, a.importRootfs},
 		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.detachBusy) }},
@@ -294,6 +301,43 @@ func (a *agent) importRootfs() error {
 		return err
 	}
 	return firstError(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
+}
+
+// snapshot makes a rootfs directory with what is requested in it and a snapshot of it, and destroys both.
+func (a *agent) snapshot(what string) error {
+	p, config, err := a.config(provider.RootfsProviderType)
+	if err != nil {
+		return err
+	}
+	source, err := p.FilesystemSource(config)
+	if err != nil {
+		return err
+	}
+	made, err := firstResult(source.CreateFilesystems(a.ctx, []storage.FilesystemParams{{Tag: filesystemTag, Size: 1, Provider: provider.RootfsProviderType}}))
+	if err == nil {
+		err = made.Error
+	}
+	if err != nil {
+		return err
+	}
+	id := made.Filesystem.FilesystemId
+	if err := a.request(what)(filepath.Join(a.path(string(provider.RootfsProviderType)), "filesystems", id), nil); err != nil {
+		return err
+	}
+	snapshotter := source.(storage.FilesystemSnapshotter)
+	taken, err := firstResult(snapshotter.CreateFilesystemSnapshots(a.ctx, []storage.FilesystemSnapshotParams{
+		{FilesystemId: id, ResourceTags: map[string]string{storage.EntityUUIDTag: uuid.NewString()}},
+	}))
+	if err == nil {
+		err = taken.Error
+	}
+	if err == nil {
+		err = firstError(snapshotter.DestroyFilesystemSnapshots(a.ctx, []string{taken.Snapshot.SnapshotId}))
+	}
+	if derr := firstError(source.DestroyFilesystems(a.ctx, []string{id})); err == nil {
+		err = derr
+	}
+	return err
 }
 
 // filesystem makes a filesystem that needs no volume, attaches it, calls do, and then
@@ -484,6 +528,16 @@ func (h *helper) handle(what, path string) {
 		file := filepath.Join(dir, "file")
 		err = errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, nil, 0o600), os.Chown(file, user+1, user+1),
 			os.Chown(dir, user, user), os.Chmod(dir, mode))
+	case "setgid":
+		file := filepath.Join(path, "file")
+		err = errors.Join(os.WriteFile(file, nil, 0o600), os.Chown(file, user, user), os.Chmod(file, 0o755|os.ModeSetgid))
+	case "device":
+		err = unix.Mknod(filepath.Join(path, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+	case "program":
+		file := filepath.Join(path, "program")
+		// struct vfs_cap_data, version 2, with CAP_NET_RAW
+		err = errors.Join(os.WriteFile(file, nil, 0o700), unix.Setxattr(file, "security.capability",
+			[]byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
 	case "users":
 		users := filepath.Join(path, "users")
 		file, dir := filepath.Join(users, "file"), filepath.Join(users, "dir")
@@ -512,13 +566,16 @@ func (h *helper) handle(what, path string) {
 var needed = map[string][]string{
 	"CAP_SYS_ADMIN": {
 		growVolume, loopExt4, growExt4, growXFS, growBtrfs, tmpfsMount, rootfsMount, rootfsInPlace,
-		mountInUsers, destroyUsers, destroySticky, importRootfs, nameHolders,
+		mountInUsers, destroyUsers, destroySticky, importRootfs, nameHolders, copyUsers, copyDevice, copyProgram,
 	},
 	"CAP_SYS_RESOURCE": {growExt4},
 	"CAP_DAC_OVERRIDE": {mountInUsers, destroyUsers, importVolume, importRootfs},
-	"CAP_CHOWN":        {importVolume},
+	"CAP_CHOWN":        {importVolume, copyUsers},
 	"CAP_LEASE":        {importVolume},
-	"CAP_FOWNER":       {destroySticky},
+	"CAP_FOWNER":       {destroySticky, copyUsers},
+	"CAP_FSETID":       {copyUsers, copyDevice, copyProgram},
+	"CAP_MKNOD":        {copyDevice},
+	"CAP_SETFCAP":      {copyProgram},
 	"CAP_SYS_PTRACE":   {nameHolders},
 	"CAP_NET_ADMIN":    {receiveEvents},
 }

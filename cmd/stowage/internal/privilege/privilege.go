@@ -102,8 +102,11 @@ func capabilities() []capability {
 		admin,
 		need(unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "grow ext4 filesystems"),
 		need(unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "make mount points in directories of other users, import what is theirs, destroy rootfs directories that hold directories of theirs"),
-		need(unix.CAP_FOWNER, "CAP_FOWNER", "destroy rootfs directories that hold sticky directories of other users"),
-		need(unix.CAP_CHOWN, "CAP_CHOWN", "import files of other users as volumes"),
+		need(unix.CAP_FOWNER, "CAP_FOWNER", "destroy rootfs directories that hold sticky directories of other users, copy rootfs directories that hold files of theirs"),
+		need(unix.CAP_CHOWN, "CAP_CHOWN", "import files of other users as volumes, copy rootfs directories that hold files of theirs"),
+		need(unix.CAP_FSETID, "CAP_FSETID", "copy rootfs directories, for snapshots and for storage from them"),
+		need(unix.CAP_MKNOD, "CAP_MKNOD", "copy rootfs directories that hold devices"),
+		need(unix.CAP_SETFCAP, "CAP_SETFCAP", "copy rootfs directories that hold programs with capabilities"),
 		need(unix.CAP_LEASE, "CAP_LEASE", "see whether somebody uses a file of another user that is imported"),
 		need(unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "name the processes that keep a mount or a device busy"),
 		need(unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "receive many device events at once without losing some, which costs a look at all devices"),
@@ -134,6 +137,7 @@ func programs() []Need {
 		need("mkfs.ext4", "make ext4 filesystems", "e2fsprogs"),
 		need("mkfs.xfs", "make xfs filesystems", "xfsprogs"),
 		need("mkfs.btrfs", "make btrfs filesystems", "btrfs-progs"),
+		need("cp", "make snapshots and copies of rootfs directories", "coreutils"),
 	}
 }
 

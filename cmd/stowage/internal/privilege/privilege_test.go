@@ -11,7 +11,7 @@ import (
 
 func TestMissingNamesRemedy(t *testing.T) {
 	path := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"blkid": 0o755, "mkfs.ext4": 0o755, "mkfs.xfs": 0o644} {
+	for name, mode := range map[string]os.FileMode{"blkid": 0o755, "cp": 0o755, "mkfs.ext4": 0o755, "mkfs.xfs": 0o644} {
 		if err := os.WriteFile(filepath.Join(path, name), nil, mode); err != nil {
 			t.Fatal(err)
 		}

@@ -116,15 +116,17 @@ rm -r "$DIR/copy" "$DIR/new"
 
 func TestSnapshotsHowTo(t *testing.T) {
 	m := newMachine(t)
-	m.writeSpec("storage:\n- {name: data, directive: 'loop,32M', kind: filesystem, mount: MNT/data}")
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,32M', kind: filesystem, mount: MNT/data}\n" +
+		"- {name: files, directive: 'rootfs,32M', kind: filesystem, mount: MNT/files}")
 	page{
-		name: "howto/snapshots.md", blocks: 4, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")],
+		name: "howto/snapshots.md", blocks: 5, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")],
 		after: map[int]string{
-			2: "test \"$(cat \"$DIR/mnt/restored/notes\" \"$DIR/mnt/data/notes\")\" = \"$(printf 'before the change\\nafter the change')\"\n",
-			3: "test \"$(cat \"$DIR/mnt/data/notes\")\" = 'before the change'\n",
-			4: "test \"$(stowage snapshot list | grep -c monday)\" = 0\n",
+			2: "stowage snapshot list | grep -q 'tuesday.*ready'\n",
+			3: "test \"$(cat \"$DIR/mnt/restored/notes\" \"$DIR/mnt/data/notes\")\" = \"$(printf 'before the change\\nafter the change')\"\n",
+			4: "test \"$(cat \"$DIR/mnt/data/notes\")\" = 'before the change'\n",
+			5: "test \"$(stowage snapshot list | grep -c monday)\" = 0\n",
 		},
-		postlude: "stowage remove restored data --wait\nservice stowage stop\n",
+		postlude: "stowage snapshot delete tuesday --wait\nstowage remove restored data files --wait\nservice stowage stop\n",
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
 }
 

@@ -228,6 +228,7 @@ func TestSnapshotsOnServers(t *testing.T) {
 
 // A directory is copied while it is detached, with everything in it, and an agent that is killed in the middle
 // leaves nothing.
+// Fault F42.
 func TestSnapshotsOfDirectories(t *testing.T) {
 	m := newMachine(t)
 	m.start()

@@ -13,6 +13,7 @@ import (
 const callerEnv = "STOWAGE_TEST_RUN_CALLER"
 
 // A program that must not outlive this process is killed with it.
+// Fault F42.
 func TestProgramEndsWithCaller(t *testing.T) {
 	path, err := shell.Find()
 	if err != nil {

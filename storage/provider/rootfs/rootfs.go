@@ -60,6 +60,12 @@ type Logger interface {
 // CAP_SYS_ADMIN: destroying a filesystem uses a mount to protect what may be mounted in its
 // directory.
 //
+// A snapshot is a directory in the directory snapshots of the storage directory, with a record and a
+// quota project of its own; nothing is ever mounted from it. A directory that is attached, or that a
+// process uses as far as /proc shows, is neither copied nor made a snapshot of. The program cp of GNU
+// makes copies, which requires CAP_FSETID, and CAP_CHOWN, CAP_FOWNER, CAP_MKNOD and CAP_SETFCAP for
+// what only they can make. Calls on the storage directory wait until a copy is complete.
+//
 // Releasing a filesystem removes its owner and keeps its directory, which can be imported by
 // the filesystem's ID or the directory's path. A filesystem cannot be released or destroyed
 // while its directory is mounted in any mount namespace. It cannot be detached while it is

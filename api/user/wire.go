@@ -734,7 +734,7 @@ type Declaration struct {
 
 // SnapshotRequest says what a snapshot is of.
 type SnapshotRequest struct {
-	// Storage is the name of storage on a volume.
+	// Storage is the name of storage that is made.
 	Storage string `json:"storage"`
 }
 
@@ -761,7 +761,7 @@ type Snapshot struct {
 	UUID string `json:"uuid" yaml:"uuid"`
 	// StorageName is the name that the storage had. It may be gone.
 	StorageName string `json:"storage-name" yaml:"storage-name"`
-	// StorageUUID is the UUID of the volume of the storage.
+	// StorageUUID is the UUID of the volume of the storage, or of a filesystem that is on no volume.
 	StorageUUID string `json:"storage-uuid" yaml:"storage-uuid"`
 	// Kind is "block" or "filesystem".
 	Kind string `json:"kind" yaml:"kind"`

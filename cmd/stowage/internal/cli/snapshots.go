@@ -33,9 +33,10 @@ func (c *common) createSnapshotCommand() *cobra.Command {
 	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   "create NAME STORAGE",
-		Short: "Make a snapshot of storage, attached or not",
-		Long: `Makes a snapshot of the volume of storage. A filesystem that is mounted from it is frozen
-for a moment. If that would take too long, the error says what to do.
+		Short: "Make a snapshot of storage",
+		Long: `Makes a snapshot of storage. A filesystem that is mounted from a volume is frozen for a moment.
+If that would take too long, or if the storage is a directory that is attached, the error says
+what to do.
 
 Repeating the command has no further effect.`,
 		Args: cobra.ExactArgs(2),

@@ -10,18 +10,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/life"
-)
-
-// filesystemUUID is the attribute by which a provider of filesystems on volumes takes over an
-// existing filesystem, and never formats.
-const filesystemUUID = "uuid"
-
-// filesystemCopied is the attribute that says that the volume is a copy of another one, and filesystemType
-// and filesystemOptions are those of what was chosen for the filesystem.
-const (
-	filesystemCopied  = "copied"
-	filesystemType    = "fs"
-	filesystemOptions = "mkfs-options"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // filesystemAttributes returns the attributes with which a filesystem is made. One that was moved
@@ -29,10 +18,10 @@ const (
 func (i *instance) filesystemAttributes() attributes {
 	all := attributes{}
 	switch {
-	case i.Moved != nil && i.Moved.UUID != "" && !i.Moved.Unmade && i.Attributes[filesystemUUID] == nil:
-		all[filesystemUUID] = i.Moved.UUID
+	case i.Moved != nil && i.Moved.UUID != "" && !i.Moved.Unmade && i.Attributes[storage.FilesystemUUIDAttribute] == nil:
+		all[storage.FilesystemUUIDAttribute] = i.Moved.UUID
 	case i.Origin != nil && i.Volume != nil:
-		all[filesystemCopied] = true
+		all[storage.CopiedAttribute] = true
 	default:
 		return i.Attributes
 	}

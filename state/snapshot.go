@@ -470,7 +470,7 @@ func (st *State) applyFrom(r *reader, d *design, from From) error {
 	// The filesystem is as that which is copied, whatever new ones of the pool are.
 	all := attributes{}
 	maps.Copy(all, d.Attributes)
-	for _, name := range []string{filesystemType, filesystemOptions} {
+	for _, name := range []string{storage.FilesystemTypeAttribute, storage.MkfsOptionsAttribute} {
 		delete(all, name)
 		if value, ok := of.Attributes[name]; ok {
 			all[name] = value

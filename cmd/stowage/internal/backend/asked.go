@@ -247,7 +247,7 @@ func (a *Asked) leastSize(request asked.Request) (uint64, error) {
 	}
 	attributes := map[string]any{}
 	maps.Copy(attributes, config.ForProvider().Attrs())
-	for name, value := range map[string]string{"fs": request.Filesystem, "mkfs-options": request.MkfsOptions, "mount-options": request.MountOptions} {
+	for name, value := range map[string]string{storage.FilesystemTypeAttribute: request.Filesystem, storage.MkfsOptionsAttribute: request.MkfsOptions, storage.MountOptionsAttribute: request.MountOptions} {
 		if value != "" {
 			attributes[name] = value
 		}

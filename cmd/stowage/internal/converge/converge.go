@@ -88,19 +88,13 @@ type Plan struct {
 	Detached   []string
 }
 
-// attributeFilesystem is the attribute by which a pool or an instance chooses the type of the
-// filesystem on its volume; defaultFilesystem is the type if neither does. attributeUUID
-// identifies a filesystem that exists already.
-const (
-	attributeFilesystem = "fs"
-	attributeUUID       = "uuid"
-	defaultFilesystem   = "ext4"
-)
+// defaultFilesystem is the type of the filesystem on a volume if nobody chooses one.
+const defaultFilesystem = "ext4"
 
 // attributeOf returns the attribute that a field of a file sets.
 func attributeOf(field string) string {
 	if field == "filesystem" {
-		return attributeFilesystem
+		return storage.FilesystemTypeAttribute
 	}
 	return field
 }

@@ -77,7 +77,7 @@ func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 // Adopt records which filesystem is on the volume. The error satisfies errors.IsNotValid
 // if the agent cannot manage that filesystem.
 func (t *Takeover) Adopt(filesystem, uuid string) error {
-	t.State.Attributes = map[string]any{attributeFilesystem: filesystem, attributeUUID: uuid}
+	t.State.Attributes = map[string]any{storage.FilesystemTypeAttribute: filesystem, storage.FilesystemUUIDAttribute: uuid}
 	params := storage.FilesystemParams{Attributes: t.Pool.ForProvider().Attrs()}
 	if params.Attributes == nil {
 		params.Attributes = map[string]any{}
@@ -92,7 +92,7 @@ func (t *Takeover) Adopt(filesystem, uuid string) error {
 // Change describes the import of an object of size MiB.
 func (t *Takeover) Change(size uint64) user.Change {
 	detail := fmt.Sprintf("%s, pool %s, %s", t.State.Kind, t.Pool.Name(), table.Size(size))
-	if filesystem, ok := t.State.Attributes[attributeFilesystem].(string); ok {
+	if filesystem, ok := t.State.Attributes[storage.FilesystemTypeAttribute].(string); ok {
 		detail += ", " + filesystem
 	}
 	if t.State.MountPoint != "" {

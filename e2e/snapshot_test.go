@@ -65,6 +65,8 @@ func TestSnapshots(t *testing.T) {
 	m.start()
 	read("second", "tuesday")
 	m.must("remove", "--wait", "restored", "second", "raw")
+	m.must("remove", "--wait", "--ignore-missing", "restored", "raw")
+	m.must("snapshot", "delete", "--wait", "--ignore-missing", "monday")
 	if list := m.must("snapshot", "list", "-o", "json").Stdout; strings.Contains(list, "monday") {
 		t.Errorf("the snapshots are\n%s", list)
 	}

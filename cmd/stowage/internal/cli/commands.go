@@ -289,6 +289,15 @@ func writeYAML(w io.Writer, value any) error {
 func (c *common) changeCommand(
 	verb, short string, g goal, change func(*user.Client, context.Context, []string) error,
 ) *cobra.Command {
+	return c.narrowingCommand(verb, short, g, func(client *user.Client, ctx context.Context, names []string) ([]string, error) {
+		return names, change(client, ctx, names)
+	})
+}
+
+// narrowingCommand is changeCommand for changes that may leave out some names: change returns the others.
+func (c *common) narrowingCommand(
+	verb, short string, g goal, change func(*user.Client, context.Context, []string) ([]string, error),
+) *cobra.Command {
 	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   verb + " NAME...",
@@ -301,7 +310,7 @@ func (c *common) changeCommand(
 				return err
 			}
 			defer cancel()
-			if err := change(client, ctx, names); err != nil {
+			if names, err = change(client, ctx, names); err != nil {
 				return err
 			}
 			return waiting.waitFor(ctx, client, names, g, c.Stdout)
@@ -313,16 +322,38 @@ func (c *common) changeCommand(
 
 func (c *common) removeCommand(verb, short string, remove func(*user.Client, context.Context, user.RemoveArgs) error) *cobra.Command {
 	var args user.RemoveArgs
-	cmd := c.changeCommand(verb, short, removed, func(client *user.Client, ctx context.Context, names []string) error {
+	var ignoreMissing bool
+	cmd := c.narrowingCommand(verb, short, removed, func(client *user.Client, ctx context.Context, names []string) ([]string, error) {
 		args.Names = names
-		return remove(client, ctx, args)
+		if ignoreMissing {
+			var err error
+			if args.Names, err = existing(client, ctx, names); err != nil || len(args.Names) == 0 {
+				return nil, err
+			}
+		}
+		return args.Names, remove(client, ctx, args)
 	})
 	cmd.Long += `
 
 Storage that another program asked for, such as an orchestrator through CSI, is refused: remove it
 there, or say --force if that program is gone.`
 	cmd.Flags().BoolVar(&args.Force, "force", false, "include storage that another program asked for")
+	cmd.Flags().BoolVar(&ignoreMissing, "ignore-missing", false, "succeed for names of no storage, as scripts that may repeat the command want it")
 	return cmd
+}
+
+// existing returns those of the names that there is storage of.
+func existing(client *user.Client, ctx context.Context, names []string) (found []string, err error) {
+	for _, name := range names {
+		switch _, err := client.Storage(ctx, []string{name}); {
+		case errors.Is(err, errors.NotFound):
+		case err != nil:
+			return nil, err
+		default:
+			found = append(found, name)
+		}
+	}
+	return found, nil
 }
 
 func (c *common) attachCommand() *cobra.Command {

@@ -99,7 +99,7 @@ func writeSnapshots(out io.Writer, snapshots []user.Snapshot) error {
 }
 
 func (c *common) deleteSnapshotCommand() *cobra.Command {
-	var force bool
+	var force, ignoreMissing bool
 	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   "delete NAME...",
@@ -114,7 +114,8 @@ it is. A snapshot that a program has asked for is only deleted with --force.`,
 			}
 			defer cancel()
 			for _, name := range names {
-				if _, err := client.DeleteSnapshot(ctx, name, force, 0); err != nil {
+				_, err := client.DeleteSnapshot(ctx, name, force, 0)
+				if err != nil && !(ignoreMissing && errors.Is(err, errors.NotFound)) {
 					return err
 				}
 			}
@@ -137,6 +138,7 @@ it is. A snapshot that a program has asked for is only deleted with --force.`,
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete snapshots that programs have asked for, too")
+	cmd.Flags().BoolVar(&ignoreMissing, "ignore-missing", false, "succeed for names of no snapshot, as scripts that may repeat the command want it")
 	addSnapshotWait(cmd, &waiting, "the snapshots are gone")
 	return cmd
 }

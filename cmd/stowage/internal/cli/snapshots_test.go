@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/juju/errors"
+
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/core/status"
 )
 
 func snapshotOf(s user.SnapshotStatus, message string) user.Snapshot {
@@ -60,5 +63,27 @@ func TestDeleteSnapshots(t *testing.T) {
 	}
 	if calls := b.recordedCalls(); !slices.Contains(calls, "delete snapshot monday true") || !slices.Contains(calls, "delete snapshot tuesday true") {
 		t.Errorf("calls %q", calls)
+	}
+}
+
+// With --ignore-missing, a script can repeat commands that remove something.
+func TestIgnoreMissing(t *testing.T) {
+	for _, args := range [][]string{{"remove", "data", "--wait"}, {"release", "data"}, {"snapshot", "delete", "monday", "--wait"}} {
+		b := &backend{err: errors.NotFoundf("that")}
+		m := newMachine(t, b)
+		if got := m.run(t.Context(), args...); got.code != 1 || !strings.Contains(got.stderr, "that not found") {
+			t.Errorf("%q: %+v", args, got)
+		}
+		if got := m.run(t.Context(), append(args, "--ignore-missing")...); got.code != 0 || got.stderr != "" {
+			t.Errorf("%q --ignore-missing: %+v", args, got)
+		}
+		b.err = errors.New("broken")
+		if got := m.run(t.Context(), append(args, "--ignore-missing")...); got.code != 1 || !strings.Contains(got.stderr, "broken") {
+			t.Errorf("%q with another error: %+v", args, got)
+		}
+	}
+	b := &backend{storage: []user.Storage{row("data", status.Attached, "", "")}}
+	if got := newMachine(t, b).run(t.Context(), "remove", "data", "--ignore-missing"); got.code != 0 || !slices.Contains(b.recordedCalls(), `remove ["data"]`) {
+		t.Errorf("%+v, calls %q", got, b.recordedCalls())
 	}
 }

@@ -102,6 +102,14 @@ func (c *Client) Events(ctx context.Context, args EventsArgs) ([]StorageEvent, e
 	return result.Events, err
 }
 
+// Create requests new storage, and returns it. If there is storage of that name, the error satisfies
+// errors.Is(err, [ErrPrecondition]).
+func (c *Client) Create(ctx context.Context, name string, wanted Declaration) ([]Storage, error) {
+	path := "storage/" + strings.ReplaceAll(url.PathEscape(name), "%2F", "/")
+	result, err := call[StorageList](ctx, c, http.MethodPut, path, wanted, "If-None-Match", "*")
+	return result.Storage, err
+}
+
 // Attach requests that storage be attached. It, Detach, Remove and Release return when the
 // agent has recorded the request.
 func (c *Client) Attach(ctx context.Context, args AttachArgs) error {
@@ -375,9 +383,9 @@ func post[R any](ctx context.Context, c *Client, path string, args any) (R, erro
 	return call[R](ctx, c, http.MethodPost, path, args)
 }
 
-func call[R any](ctx context.Context, c *Client, method, path string, args any) (R, error) {
+func call[R any](ctx context.Context, c *Client, method, path string, args any, headers ...string) (R, error) {
 	var result R
-	response, err := c.do(ctx, method, path, args)
+	response, err := c.do(ctx, method, path, args, headers...)
 	if err != nil {
 		return result, err
 	}
@@ -404,9 +412,9 @@ func (c *Client) noResponseError() error {
 	return errors.WithType(errors.Errorf("the agent at %s stopped before it answered", c.config.Name), errLost)
 }
 
-// do makes a request. args is the body, nil for none. The error is that of the server, if it
-// answers with one.
-func (c *Client) do(ctx context.Context, method, path string, args any) (*http.Response, error) {
+// do makes a request. args is the body, nil for none. headers are names, each followed by its value. The
+// error is that of the server, if it answers with one.
+func (c *Client) do(ctx context.Context, method, path string, args any, headers ...string) (*http.Response, error) {
 	var body []byte
 	if args != nil {
 		var err error
@@ -432,6 +440,9 @@ func (c *Client) do(ctx context.Context, method, path string, args any) (*http.R
 	}
 	if args != nil {
 		request.Header.Set("Content-Type", "application/json")
+	}
+	for ; len(headers) > 1; headers = headers[2:] {
+		request.Header.Set(headers[0], headers[1])
 	}
 	response, err := c.http.Do(request)
 	switch {

@@ -199,7 +199,7 @@ func (b *Backend) Declare(ctx context.Context, on user.Condition, declared user.
 	if err != nil {
 		return errors.Trace(err)
 	}
-	_, err = b.applyFile(ctx, user.ApplyArgs{File: "request", Content: string(content)}, false, on)
+	_, err = b.applyFile(ctx, user.ApplyArgs{File: spec.RequestFile, Content: string(content)}, false, on)
 	return err
 }
 

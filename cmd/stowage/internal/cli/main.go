@@ -118,7 +118,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.serverCommand(), c.serversCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
 		c.claimsCommand(), c.claimCommand(), c.unclaimCommand(), c.offerCommand(),
-		c.snapshotCommand(), c.describeCommand(),
+		c.createCommand(), c.describeCommand(), c.snapshotCommand(),
 		c.loginCommand(), c.contextCommand(), c.userCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
 	)

@@ -147,6 +147,12 @@ func (e Entry) Errorf(field, format string, args ...any) error {
 	return invalid(e.file, line, "%s%s", what, fmt.Sprintf(format, args...))
 }
 
+// RequestFile is the name of a file that stands for one request: its user knows no lines.
+const RequestFile = "(request)"
+
 func invalid(file string, line int, format string, args ...any) error {
+	if file == RequestFile {
+		return errors.NewNotValid(nil, fmt.Sprintf(format, args...))
+	}
 	return errors.NewNotValid(nil, fmt.Sprintf("%s:%d: %s", file, line, fmt.Sprintf(format, args...)))
 }

@@ -510,7 +510,8 @@ func TestWatchGoesOn(t *testing.T) {
 	s.must(ignoreCanceled(w.end()))
 
 	w = s.watch(user.WatchArgs{Names: names, From: from})
-	if got := lines(w.next()); got != "" {
+	// The journal may have learned of the last change after the client, which is then told again.
+	if got := lines(w.next()); got != "" && got != "same gone" {
 		t.Errorf("nothing was missed: %s", got)
 	}
 	s.must(ignoreCanceled(w.end()))

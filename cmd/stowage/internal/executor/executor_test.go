@@ -238,6 +238,10 @@ func TestSnapshots(t *testing.T) {
 		if left := do(s); left.Failure != "" {
 			t.Errorf("deleting what a provider that makes none has not made: %+v", left)
 		}
+		s.SnapshotID = "snapshot-d" // which another version of the provider has made
+		if left := do(s); left.Failure == "" {
+			t.Error("a snapshot that was made counts as deleted, and is still there")
+		}
 	}
 	ofFilesystem.Delete, ofVolume.Delete, ofVolume.SnapshotID = true, true, "snapshot-a"
 	for range 2 {

@@ -23,7 +23,7 @@ func (x *Executor) snapshot(ctx context.Context, args task.Snapshot) (*task.Snap
 		return nil, errors.Trace(err)
 	}
 	source, err := openSnapshotter(p, config, args.FilesystemID != "")
-	if errors.Is(err, errors.NotSupported) && args.Delete {
+	if errors.Is(err, errors.NotSupported) && args.Delete && args.SnapshotID == "" {
 		return &task.Snapshotted{}, nil // nothing was made
 	} else if errors.Is(err, errors.NotSupported) {
 		return &task.Snapshotted{Failure: err.Error(), Final: true}, nil

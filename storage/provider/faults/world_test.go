@@ -306,34 +306,34 @@ func (w world) nextTags(ids []string) []storage.ObjectTags {
 // makesSnapshots reports whether the source makes snapshots.
 func (w world) makesSnapshots() bool { return w.Kind == "loop" || w.Kind == "rootfs" }
 
+// source returns the source of the world, of volumes or of filesystems.
+func (w world) source() (any, error) {
+	if w.isVolumes() {
+		return w.volumeSource()
+	}
+	return w.filesystemSource()
+}
+
 // snapshots lists the snapshots.
 func (w world) snapshots(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
-	if w.isVolumes() {
-		source, err := w.volumeSource()
-		if err != nil {
-			return nil, err
-		}
-		return source.(storage.VolumeSnapshotter).ListVolumeSnapshots(ctx)
-	}
-	source, err := w.filesystemSource()
+	source, err := w.source()
 	if err != nil {
 		return nil, err
+	}
+	if volumes, ok := source.(storage.VolumeSnapshotter); ok {
+		return volumes.ListVolumeSnapshots(ctx)
 	}
 	return source.(storage.FilesystemSnapshotter).ListFilesystemSnapshots(ctx)
 }
 
 // owned lists the objects with their owners.
 func (w world) owned(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
-	if w.isVolumes() {
-		source, err := w.volumeSource()
-		if err != nil {
-			return nil, err
-		}
-		return source.(storage.VolumeOwnerLister).ListVolumeOwners(ctx)
-	}
-	source, err := w.filesystemSource()
+	source, err := w.source()
 	if err != nil {
 		return nil, err
+	}
+	if volumes, ok := source.(storage.VolumeOwnerLister); ok {
+		return volumes.ListVolumeOwners(ctx)
 	}
 	return source.(storage.FilesystemOwnerLister).ListFilesystemOwners(ctx)
 }

@@ -26,7 +26,7 @@ build: ## Build bin/stowage
 	go build -o bin/stowage ./cmd/stowage
 
 run: build packages ## Run an agent with the storage in examples/spec.yaml; Ctrl-C stops it
-	bin/stowage run --data-dir '$(STOWAGE_DIR)' --spec examples/spec.yaml --progress
+	bin/stowage run --data-dir '$(STOWAGE_DIR)' --spec examples/spec.yaml --progress --log-level WARNING
 
 test: packages ## Run the tests; as root also those on real devices
 	$(GO_TEST) $(SANDBOX) $(LONGEST) ./...

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/juju/names/v5"
@@ -19,6 +20,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+	"github.com/stowage-io/stowage/storage/provider/loop"
 )
 
 // world is the storage of one case. It is plain data, so that it can be passed to child
@@ -131,6 +133,10 @@ func (w world) filesystem(i int) names.FilesystemTag {
 func (w world) path(i int) string {
 	return filepath.Join(w.Base, "srv", "shared"+w.suffix(), "data"+strconv.Itoa(i))
 }
+
+// freezeLimit is longer than any copy of a mounted volume takes, so that a busy machine causes no
+// refusal.
+const freezeLimit = 30 * time.Second
 
 // snapshotTags returns the resource tags of the snapshot of an object, and snapshotID its ID.
 func (w world) snapshotTags(i int) map[string]string { return w.tags(i, "snapshot") }
@@ -402,7 +408,10 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 	case "snapshot":
 		var params []storage.VolumeSnapshotParams
 		for i, id := range ids {
-			params = append(params, storage.VolumeSnapshotParams{VolumeId: id, ResourceTags: w.snapshotTags(i)})
+			params = append(params, storage.VolumeSnapshotParams{
+				VolumeId: id, ResourceTags: w.snapshotTags(i),
+				Attributes: map[string]any{loop.FreezeLimitAttribute: freezeLimit.String()},
+			})
 		}
 		var results []storage.CreateSnapshotsResult
 		results, err = source.(storage.VolumeSnapshotter).CreateVolumeSnapshots(ctx, params)

@@ -1,11 +1,14 @@
 package stowage_test
 
 import (
+	"go/scanner"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -168,5 +171,92 @@ func TestIndexHasEveryDocument(t *testing.T) {
 		if !strings.Contains(string(index), "]("+filepath.ToSlash(rel)+")") {
 			t.Errorf("docs/README.md does not list %s", rel)
 		}
+	}
+}
+
+// sourceTexts returns the text of the string literals of each file of the program, joined: a message
+// may be written as several literals.
+func sourceTexts(t *testing.T) []string {
+	t.Helper()
+	var texts []string
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (strings.HasPrefix(entry.Name(), ".git") || entry.Name() == "testdata" || entry.Name() == "examples") {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		var text strings.Builder
+		var s scanner.Scanner
+		s.Init(token.NewFileSet().AddFile(name, -1, len(source)), source, nil, 0)
+		for {
+			_, kind, literal := s.Scan()
+			if kind == token.EOF {
+				break
+			}
+			if kind == token.STRING {
+				if value, err := strconv.Unquote(literal); err == nil {
+					text.WriteString(value)
+				}
+			}
+		}
+		texts = append(texts, text.String())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+var (
+	messageBlock = regexp.MustCompile("(?ms)^```message\n(.*?)^```$")
+	// notInMessages separates the parts of a message that the code has as one text: values, and
+	// the colon before a cause.
+	notInMessages = regexp.MustCompile(`…|: |"ID"|\(NAME\)|\b[A-Z]+\b`)
+)
+
+// missingParts returns the fixed parts of a quoted message that no text has.
+func missingParts(message string, texts []string) []string {
+	var missing []string
+	for _, part := range notInMessages.Split(message, -1) {
+		part = strings.TrimSpace(part)
+		if !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, part) }) {
+			missing = append(missing, part)
+		}
+	}
+	return missing
+}
+
+// The messages in blocks of the language message are messages of the program.
+func TestMessagesInDocuments(t *testing.T) {
+	texts := sourceTexts(t)
+	if missing := missingParts("no such message about PATH: …", texts); len(missing) != 1 {
+		t.Errorf("in a message that does not exist, %q is missing", missing)
+	}
+	blocks := 0
+	for _, name := range markdownFiles(t) {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range messageBlock.FindAllStringSubmatch(string(page), -1) {
+			blocks++
+			for message := range strings.Lines(block[1]) {
+				for _, part := range missingParts(strings.TrimSpace(message), texts) {
+					t.Errorf("%s quotes %q: nothing in the code says %q", name, strings.TrimSpace(message), part)
+				}
+			}
+		}
+	}
+	if blocks < 20 {
+		t.Errorf("found %d blocks of messages", blocks)
 	}
 }

@@ -130,6 +130,38 @@ func TestSnapshotsHowTo(t *testing.T) {
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
 }
 
+// The commands of the page end the situations that it describes.
+func TestTroubleshooting(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}")
+	page{
+		name: "troubleshooting.md", blocks: 5, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")] + `
+shows() { until stowage status data | grep -q "$1"; do sleep 0.1; done; }
+`,
+		after: map[int]string{
+			1: `sleep 1000 <"$DIR/mnt/data/." & reader=$!
+stowage detach data
+shows 'held by process .* has open'
+kill $reader
+wait $reader || true
+`,
+			2: `if mountpoint -q "$DIR/mnt/data"; then exit 1; fi
+mkdir -p "$DIR/mnt/data"
+touch "$DIR/mnt/data/x"
+stowage attach data
+shows 'the directory is not empty'
+rm "$DIR/mnt/data/x"
+`,
+			3: `shows ' attached '
+umount "$DIR/mnt/data"
+shows 'it was unmounted from'
+`,
+			4: "mountpoint -q \"$DIR/mnt/data\"\n",
+		},
+		postlude: "stowage remove data --wait\nservice stowage stop\n",
+	}.run(t, m)
+}
+
 // The driver is used by hand, with the client and the specification that the how-to names.
 func TestCSIHowTo(t *testing.T) {
 	if os.Getenv("GRPCURL") == "" {

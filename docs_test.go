@@ -260,3 +260,31 @@ func TestMessagesInDocuments(t *testing.T) {
 		t.Errorf("found %d blocks of messages", blocks)
 	}
 }
+
+// The commands that documents name exist.
+func TestCommandsInDocuments(t *testing.T) {
+	reference, err := os.ReadFile("docs/reference/command-line.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := make(map[string]bool)
+	for _, match := range regexp.MustCompile(`(?m)^## stowage ([a-z -]+)$`).FindAllStringSubmatch(string(reference), -1) {
+		known[match[1]] = true
+	}
+	named := regexp.MustCompile("`stowage ([a-z][a-z-]*)( [a-z-]+)?")
+	for _, name := range markdownFiles(t) {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range named.FindAllStringSubmatch(string(page), -1) {
+			isGroup := slices.Contains([]string{"context", "machine", "pools", "snapshot", "token"}, match[1])
+			if !known[match[1]] || isGroup && match[2] != "" && !known[match[1]+match[2]] {
+				t.Errorf("%s names %q, which is no command", name, match[0][1:])
+			}
+		}
+	}
+	if len(known) < 40 {
+		t.Errorf("the reference has %d commands", len(known))
+	}
+}

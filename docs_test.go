@@ -288,3 +288,28 @@ func TestCommandsInDocuments(t *testing.T) {
 		t.Errorf("the reference has %d commands", len(known))
 	}
 }
+
+// Go code in documents that names its file is a part of that file.
+func TestCodeInDocuments(t *testing.T) {
+	quoted := regexp.MustCompile("(?ms)^<!-- From (\\S+) -->\n\n```go\n(.*?)^```$")
+	blocks := 0
+	for _, name := range markdownFiles(t) {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range quoted.FindAllStringSubmatch(string(page), -1) {
+			blocks++
+			source, err := os.ReadFile(block[1])
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if !strings.Contains(string(source), block[2]) {
+				t.Errorf("%s quotes code that %s does not have:\n%s", name, block[1], block[2])
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Error("no document quotes code")
+	}
+}

@@ -328,14 +328,35 @@ func TestTutorial(t *testing.T) {
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/var/lib/stowage-tutorial", m.data)
 }
 
-func TestTutorialOfServers(t *testing.T) {
+func TestProviderHowTo(t *testing.T) {
 	m := newMachine(t)
-	cluster := filepath.Join(m.dir, "c")
-	build := exec.Command("go", "build", "-o", filepath.Join(cluster, "shared", "provider"), "./examples/shared-directory")
+	files := filepath.Join(m.dir, "files")
+	buildExample(t, "./examples/provider", filepath.Join(files, "provider"))
+	page{
+		name: "howto/provider.md", blocks: 4,
+		after: map[int]string{
+			1: "test \"$(ls \"$DIR/files/volumes\" | wc -l)\" = 1\n",
+			2: "test \"$(ls \"$DIR/files/volumes\" | wc -l)\" = 0\n",
+			3: "mountpoint -q \"$DIR/mnt/data\"\n",
+		},
+		postlude: "test \"$(ls \"$DIR/files/volumes\" \"$DIR/files/tags\" | grep -c volume-)\" = 0\n",
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp/", m.dir+"/", "/opt/files", files)
+}
+
+// buildExample builds a program of the examples.
+func buildExample(t *testing.T, name, output string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-o", output, name)
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+}
+
+func TestTutorialOfServers(t *testing.T) {
+	m := newMachine(t)
+	cluster := filepath.Join(m.dir, "c")
+	buildExample(t, "./examples/shared-directory", filepath.Join(cluster, "shared", "provider"))
 	page{
 		name: "tutorial-servers.md", blocks: 8,
 		prelude: `unset STOWAGE_DIR XDG_CONFIG_HOME

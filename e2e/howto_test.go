@@ -328,6 +328,38 @@ func TestTutorial(t *testing.T) {
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/var/lib/stowage-tutorial", m.data)
 }
 
+// The other machine has another ID, and nothing in memory of the disk.
+func TestMoveDiskHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}\n" +
+		"- {name: files, directive: 'rootfs,16M', kind: filesystem, mount: MNT/files}")
+	const kept = "test \"$(cat \"$DIR/mnt/data/x\" \"$DIR/mnt/files/x\")\" = \"$(printf 'before\\nbefore')\"\n"
+	page{
+		name: "howto/move-disk.md", blocks: 4, prelude: `
+if [ "$(readlink /proc/self/ns/mnt)" = "$(readlink /proc/1/ns/mnt)" ]; then echo "run this in scripts/sandbox"; exit 1; fi
+mkdir "$DIR/disk" "$DIR/transfer"
+truncate -s 128M "$DIR/disk.img"
+mkfs.ext4 -q "$DIR/disk.img"
+mount -o loop "$DIR/disk.img" "$DIR/disk"
+export STOWAGE_DIR=$DIR/disk/stowage
+` + howtoPrelude,
+		after: map[int]string{
+			1: `echo 0123456789abcdef0123456789abcdef >"$DIR/machine-id"
+mount --bind "$DIR/machine-id" /etc/machine-id
+`,
+			2: kept, 4: kept,
+		},
+		postlude: `stowage import old "$STOWAGE_DIR"/storage/loop/volumes/volume-0-0-* --pool loop --block --wait
+stowage remove old data files --wait
+if compgen -G "$STOWAGE_DIR/storage/loop/volumes/*"; then exit 1; fi
+service stowage stop
+umount "$DIR/disk"
+umount /etc/machine-id
+`,
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/disk", filepath.Join(m.dir, "disk"), "LABEL=stowage", "-o loop "+filepath.Join(m.dir, "disk.img"),
+		"/transfer", filepath.Join(m.dir, "transfer"))
+}
+
 func TestProviderHowTo(t *testing.T) {
 	m := newMachine(t)
 	files := filepath.Join(m.dir, "files")

@@ -360,6 +360,22 @@ umount /etc/machine-id
 		"/transfer", filepath.Join(m.dir, "transfer"))
 }
 
+func TestCleanUpHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}\n" +
+		"- {name: files, directive: 'rootfs,16M', kind: filesystem, mount: MNT/files}\n" +
+		"- {name: cache, directive: 'tmpfs,16M', kind: filesystem, mount: MNT/cache}")
+	const nothing = "if test -e \"$STOWAGE_DIR\"; then exit 1; fi\n"
+	page{
+		name: "howto/clean-up.md", blocks: 5, prelude: howtoPrelude,
+		after: map[int]string{
+			1: nothing + howtoPrelude[strings.Index(howtoPrelude, "service stowage start"):] + "kill -9 \"$(cat \"$DIR/howto.pid\")\"\nrm \"$STOWAGE_DIR/state.db\"\n",
+			4: "if losetup --list --noheadings --output BACK-FILE | grep \"$STOWAGE_DIR/\"; then exit 1; fi\n",
+			5: nothing,
+		},
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
+}
+
 func TestProviderHowTo(t *testing.T) {
 	m := newMachine(t)
 	files := filepath.Join(m.dir, "files")

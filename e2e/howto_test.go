@@ -376,6 +376,35 @@ func TestCleanUpHowTo(t *testing.T) {
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/")
 }
 
+func TestProductionHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}")
+	for _, dir := range []string{"sbin", "units"} {
+		if err := os.Mkdir(filepath.Join(m.dir, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page{
+		name: "howto/production.md", blocks: 3, prelude: howtoPrelude[:strings.Index(howtoPrelude, "echo before")],
+		after: map[int]string{
+			1: `if command -v systemd-analyze >/dev/null; then
+	systemd-analyze verify --man=no "$DIR"/units/stowage-backup.* 2>"$DIR/verified" || { cat "$DIR/verified"; exit 1; }
+	if grep stowage-backup "$DIR/verified"; then exit 1; fi
+fi
+touch -d "15 days ago" "$DIR/backups/state-old"
+`,
+			2: "test \"$(echo \"$DIR\"/backups/state-* | wc -w)\" = 1\nif test -e \"$DIR/backups/state-old\"; then exit 1; fi\n",
+		},
+		postlude: `service stowage stop
+stowage restore "$DIR"/backups/state-*
+service stowage start
+stowage remove data --wait
+service stowage stop
+`,
+	}.run(t, m, "/var/backups/stowage", filepath.Join(m.dir, "backups"), "/usr/local/sbin", filepath.Join(m.dir, "sbin"),
+		"/etc/systemd/system", filepath.Join(m.dir, "units"))
+}
+
 func TestProviderHowTo(t *testing.T) {
 	m := newMachine(t)
 	files := filepath.Join(m.dir, "files")

@@ -63,8 +63,10 @@ func TestHealthAndMetrics(t *testing.T) {
 		if expiry := regexp.MustCompile(`(?m)^stowage_certificate_expiry_timestamp_seconds (\S+)$`).FindString(metricsOf(t, p)); !strings.Contains(expiry, "e+09") {
 			t.Errorf("the expiry of a certificate is %q", expiry)
 		}
-		if live, ready := health(p, "/livez"), health(p, "/readyz"); live != "200 ok" || ready != "200 ok" {
-			t.Errorf("live: %s, ready: %s", live, ready)
+		for _, path := range []string{"/livez", "/healthz", "/readyz"} {
+			if got := health(p, path); got != "200 ok" {
+				t.Errorf("%s: %s", path, got)
+			}
 		}
 	}
 
@@ -79,8 +81,10 @@ func TestHealthAndMetrics(t *testing.T) {
 		s.must(err)
 		return fmt.Sprint(response.StatusCode, " ", strings.TrimSpace(string(body)))
 	}
-	if live, ready := get("/livez"), get("/readyz"); live != "200 ok" || ready != "200 ok" {
-		t.Errorf("at the port: live: %s, ready: %s", live, ready)
+	for _, path := range []string{"/livez", "/healthz", "/readyz"} {
+		if got := get(path); got != "200 ok" {
+			t.Errorf("%s at the port: %s", path, got)
+		}
 	}
 	if other := get("/v1/storage"); !strings.HasPrefix(other, "403") {
 		t.Errorf("a request of a user without a certificate: %s", other)
@@ -93,6 +97,9 @@ func TestHealthAndMetrics(t *testing.T) {
 			t.Fatalf("the agent without a server: %s", health(web.Process, "/readyz"))
 		}
 		<-time.After(time.Millisecond)
+	}
+	if got := health(web.Process, "/healthz"); got != "200 ok" {
+		t.Errorf("the agent without a server, which a restart does not help: /healthz: %s", got)
 	}
 	want("the agent without a server", metricsOf(t, web.Process), "stowage_agent_connected 0")
 	if ready := health(s.server.Process, "/readyz"); ready != "503 not ready: the process is stopping" {

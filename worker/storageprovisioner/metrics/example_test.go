@@ -41,6 +41,7 @@ func Example() {
 		fmt.Println(family.GetName(), family.GetType(), len(family.GetMetric()))
 	}
 	// Output:
+	// stowage_provisioner_last_success_timestamp_seconds GAUGE 1
 	// stowage_provisioner_operation_duration_seconds HISTOGRAM 1
 	// stowage_provisioner_operations_in_progress GAUGE 1
 	// stowage_provisioner_operations_total COUNTER 6

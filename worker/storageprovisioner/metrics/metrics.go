@@ -26,6 +26,9 @@
 //	stowage_provisioner_operation_duration_seconds{kind, source, outcome}
 //		duration of attempts: a histogram from 0.1 ms, for a mount of memory, to an
 //		hour, for a slow cloud
+//	stowage_provisioner_last_success_timestamp_seconds{source}
+//		the time of the last attempt that succeeded, since 1970; a source without one
+//		has no series
 //
 // The kinds and outcomes are those of package storageprovisioner. A source is a type of
 // provider, so the number of series does not grow with the number of volumes. An attempt has
@@ -48,6 +51,8 @@ type Options struct {
 	// names "kind", "source" and "outcome" are reserved; a collector with a reserved or
 	// malformed label cannot be registered. Empty: no labels.
 	ConstLabels prometheus.Labels
+	// Now returns the time. Nil: [time.Now].
+	Now func() time.Time
 }
 
 // Collector observes one worker. It is safe to collect from at any time.
@@ -56,6 +61,8 @@ type Collector struct {
 	inProgress *prometheus.GaugeVec
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
+	succeeded  *prometheus.GaugeVec
+	now        func() time.Time
 }
 
 var (
@@ -66,6 +73,9 @@ var (
 // New returns a collector without observations.
 func New(options Options) *Collector {
 	const namespace, subsystem = "stowage", "provisioner"
+	if options.Now == nil {
+		options.Now = time.Now
+	}
 	return &Collector{
 		queueDepth: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "queue_depth",
@@ -91,6 +101,12 @@ func New(options Options) *Collector {
 				60, 300, 600, 1200, 3600,
 			},
 		}, []string{"kind", "source", "outcome"}),
+		succeeded: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "last_success_timestamp_seconds",
+			Help:        "The time of the last attempt at an operation that succeeded, in seconds since 1970.",
+			ConstLabels: options.ConstLabels,
+		}, []string{"source"}),
+		now: options.Now,
 	}
 }
 
@@ -118,6 +134,9 @@ func (c *Collector) OperationFinished(op storageprovisioner.Operation, outcome s
 	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Dec()
 	c.operations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Inc()
 	c.durations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Observe(took.Seconds())
+	if outcome == storageprovisioner.Success {
+		c.succeeded.WithLabelValues(op.Source).Set(float64(c.now().UnixMilli()) / 1000)
+	}
 }
 
 // QueueDepth implements [storageprovisioner.Observer].
@@ -140,5 +159,5 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 func (c *Collector) parts() []prometheus.Collector {
-	return []prometheus.Collector{c.queueDepth, c.inProgress, c.operations, c.durations}
+	return []prometheus.Collector{c.queueDepth, c.inProgress, c.operations, c.durations, c.succeeded}
 }

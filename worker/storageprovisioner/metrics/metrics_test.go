@@ -92,6 +92,24 @@ stowage_provisioner_queue_depth{kind="detach-filesystem"} 2
 `, "stowage_provisioner_queue_depth")
 }
 
+// Behaviour O8.
+func TestLastSuccessBySource(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_500)
+	c := metrics.New(metrics.Options{Now: func() time.Time { return now }})
+	create, mount := operation(storageprovisioner.CreateVolume, "ebs"), operation(storageprovisioner.AttachFilesystem, "tmpfs")
+	c.OperationFinished(create, storageprovisioner.Success, time.Second, nil)
+	now = now.Add(time.Minute)
+	for _, outcome := range []storageprovisioner.Outcome{storageprovisioner.Failure, storageprovisioner.Permanent, storageprovisioner.InProgress} {
+		c.OperationFinished(create, outcome, time.Second, errors.New("not done"))
+		c.OperationFinished(mount, outcome, time.Second, errors.New("not done"))
+	}
+	expect(t, c, `
+# HELP stowage_provisioner_last_success_timestamp_seconds The time of the last attempt at an operation that succeeded, in seconds since 1970.
+# TYPE stowage_provisioner_last_success_timestamp_seconds gauge
+stowage_provisioner_last_success_timestamp_seconds{source="ebs"} 1.7000000005e+09
+`, "stowage_provisioner_last_success_timestamp_seconds")
+}
+
 // A mount of memory takes microseconds and a call to a slow cloud takes minutes: both fall
 // between two bounds, and not beyond all of them.
 func TestDurationBuckets(t *testing.T) {

@@ -25,7 +25,7 @@ func newRegistry() *prometheus.Registry {
 
 // observe returns the observer of the provisioner of a scope, and registers its metrics.
 func (p *Process) observe(scope string) *metrics.Collector {
-	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": scope}})
+	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": scope}, Now: p.Config.Clock.Now})
 	p.Metrics.MustRegister(collector)
 	return collector
 }

@@ -1,0 +1,25 @@
+package process
+
+import (
+	"cmp"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// buildInfo returns the metric that says which build of the program this is. What is not known, as in
+// a program that was built outside of a repository, is empty.
+func buildInfo() prometheus.Collector {
+	labels := prometheus.Labels{"version": "", "revision": "", "goversion": ""}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		labels["version"], labels["goversion"] = cmp.Or(info.Main.Version, "(devel)"), info.GoVersion
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.revision" {
+				labels["revision"] = setting.Value
+			}
+		}
+	}
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "stowage_build_info", Help: "1, with the version of stowage, its commit, and the version of Go as labels.", ConstLabels: labels,
+	}, func() float64 { return 1 })
+}

@@ -135,7 +135,7 @@ func (a *Agent) start(config Config) error {
 		Report:     a.Reports,
 		Audit:      config.Audit,
 	})
-	a.Metrics.MustRegister(a.HostMetrics())
+	a.Metrics.MustRegister(a.StorageMetrics())
 	a.Ready = func() error {
 		_, err := st.EnvironConfig()
 		return errors.Annotate(err, "reading the state")

@@ -9,6 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/core/status"
@@ -40,7 +43,19 @@ func TestMetricsCountOperations(t *testing.T) {
 	}
 	until(t, a, all(2, status.Attached))
 	url := <-l.url
+	// The metrics of the state follow it.
+	const attached = `stowage_storage_instances{kind="filesystem",pool="fast",status="attached"} 2`
 	page := get(t, url)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(page, attached) && time.Now().Before(deadline); {
+		page = get(t, url)
+	}
+	problems, err := testutil.GatherAndLint(a.Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
 	for _, want := range []string{
 		`stowage_provisioner_operations_total{kind="create-filesystem",outcome="success",scope="machine-0",source="memory"} 2`,
 		`stowage_provisioner_operations_total{kind="attach-filesystem",outcome="success",scope="machine-0",source="memory"} 2`,
@@ -48,6 +63,9 @@ func TestMetricsCountOperations(t *testing.T) {
 		`stowage_host_size_bytes `,
 		`stowage_host_free_bytes `,
 		`stowage_host_thin_promised_bytes 0`,
+		attached,
+		`stowage_provisioner_last_success_timestamp_seconds{scope="machine-0",source="memory"} `,
+		`stowage_build_info{goversion="go`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, page)

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/juju/errors"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/asked"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
@@ -82,36 +81,6 @@ func (h host) report() map[string]any {
 		"free-mib":          h.free >> 20,
 		"nearly-full":       h.isNearlyFull(),
 		"thin-promised-mib": h.promised >> 20,
-	}
-}
-
-// HostMetrics returns the metrics of the host.
-func (b *Backend) HostMetrics() prometheus.Collector { return hostCollector{b} }
-
-// hostCollector measures the host when metrics are collected.
-type hostCollector struct{ *Backend }
-
-var (
-	hostSize     = prometheus.NewDesc("stowage_host_size_bytes", "Size of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
-	hostFree     = prometheus.NewDesc("stowage_host_free_bytes", "Free space of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
-	hostPromised = prometheus.NewDesc("stowage_host_thin_promised_bytes", "Space that thin volumes may still allocate: their sizes, less what their files have allocated.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c hostCollector) Describe(descs chan<- *prometheus.Desc) {
-	descs <- hostSize
-	descs <- hostFree
-	descs <- hostPromised
-}
-
-// Collect implements prometheus.Collector. It omits metrics that it cannot measure.
-func (c hostCollector) Collect(found chan<- prometheus.Metric) {
-	h, err := c.measureHostForAll()
-	if err != nil {
-		return
-	}
-	for desc, value := range map[*prometheus.Desc]uint64{hostSize: h.size, hostFree: h.free, hostPromised: h.promised} {
-		found <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
 	}
 }
 

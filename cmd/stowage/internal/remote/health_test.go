@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 )
@@ -23,6 +24,13 @@ func metricsOf(t *testing.T, p *process.Process) string {
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	page := answer.Body.String()
+	problems, err := testutil.GatherAndLint(p.Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
 	reference, err := os.ReadFile("../../../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +66,7 @@ func TestHealthAndMetrics(t *testing.T) {
 		}
 	}
 	want("the server", metricsOf(t, s.server.Process), `stowage_server_machines{status="up"} 1`, `stowage_server_machines{status="fenced"} 0`, "stowage_server_provisions_environment 1")
-	want("the agent", metricsOf(t, web.Process), "stowage_agent_connected 1")
+	want("the agent", metricsOf(t, web.Process), "stowage_agent_connected 1", "stowage_host_thin_promised_bytes 0")
 	for _, p := range []*process.Process{s.server.Process, web.Process} {
 		if expiry := regexp.MustCompile(`(?m)^stowage_certificate_expiry_timestamp_seconds (\S+)$`).FindString(metricsOf(t, p)); !strings.Contains(expiry, "e+09") {
 			t.Errorf("the expiry of a certificate is %q", expiry)

@@ -26,6 +26,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/storage/provider/program"
@@ -151,6 +152,7 @@ func (a *Agent) registerMetrics() {
 	}
 	a.Gauge("stowage_agent_connected", "Whether the agent is connected to a server (1) or not (0).",
 		func() float64 { return process.BoolGauge(a.client.IsConnected()) })
+	a.Metrics.MustRegister(space.Metrics{Dir: a.dir.Storage(), Promised: func() (uint64, error) { return space.Promised(a.dir.Storage()) }})
 	a.CertificateExpiry(func() (time.Time, error) {
 		leaf, err := a.identity.credentials().Leaf()
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // registerMetrics registers the metrics of the server.
 func (s *Server) registerMetrics() {
-	s.Metrics.MustRegister(&machineMetrics{s})
+	s.Metrics.MustRegister(&machineMetrics{s}, s.backend.StorageMetrics())
 	s.Gauge("stowage_server_provisions_environment", "Whether this server provisions the environment's storage (1) or not (0).",
 		func() float64 { return process.BoolGauge(s.leads.Load()) })
 	if m := s.etcdMember(); m != nil {

@@ -124,6 +124,7 @@ func outcomes() []storageprovisioner.Outcome {
 // OperationStarted implements [storageprovisioner.Observer].
 func (c *Collector) OperationStarted(op storageprovisioner.Operation) {
 	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Inc()
+	c.queueDepth.WithLabelValues(string(op.Kind)) // 0 until something has to wait
 	for _, outcome := range outcomes() {
 		c.operations.WithLabelValues(string(op.Kind), op.Source, string(outcome))
 	}

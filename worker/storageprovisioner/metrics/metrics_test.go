@@ -92,6 +92,20 @@ stowage_provisioner_queue_depth{kind="detach-filesystem"} 2
 `, "stowage_provisioner_queue_depth")
 }
 
+// A kind that never had to wait has a depth of 0, so that a query finds it.
+func TestQueueDepthFromFirstOperation(t *testing.T) {
+	c := metrics.New(metrics.Options{})
+	c.QueueDepth(storageprovisioner.CreateVolume, 7)
+	c.OperationStarted(operation(storageprovisioner.CreateVolume, "ebs"))
+	c.OperationStarted(operation(storageprovisioner.AttachVolume, "ebs"))
+	expect(t, c, `
+# HELP stowage_provisioner_queue_depth Operations that are due and wait for their source to be free.
+# TYPE stowage_provisioner_queue_depth gauge
+stowage_provisioner_queue_depth{kind="attach-volume"} 0
+stowage_provisioner_queue_depth{kind="create-volume"} 7
+`, "stowage_provisioner_queue_depth")
+}
+
 // Behaviour O8.
 func TestLastSuccessBySource(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_500)

@@ -243,8 +243,8 @@ func TestMetricsReadWhatChanged(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape measures a request of Prometheus with 10,000 instances, of which none or one has
-// changed since the last one.
+// BenchmarkScrape measures requests of Prometheus with 10,000 instances: the first one, and further ones
+// without a change between them.
 func BenchmarkScrape(b *testing.B) {
 	w := newTallyWorld(b, nil)
 	all := make([]state.StorageParams, 10_000)

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,10 @@ mutate: ## Mutate the worker's code and list what no test notices (an hour; MUTA
 
 etcd: ## Run the suites of the store and the state on etcd: one member, three, Debian's (ETCD='one debian')
 	@nice scripts/etcd $(ETCD)
+
+monitoring: ## Test the alert rules and the dashboard with promtool of Debian's package prometheus
+	@scripts/packages promtool:prometheus
+	$(GO_TEST) -count=1 ./monitoring
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	nice scripts/fuzz '$(FUZZTIME)'

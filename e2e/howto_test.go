@@ -312,6 +312,36 @@ trap 'cat "$DIR"/*.log' ERR
 	}.run(t, s.machine, "/srv/", filepath.Join(s.dir, "mnt")+"/", "/tmp/", s.dir+"/", "127.0.0.1:7117", freeAddress(t), "127.0.0.1:7127", freeAddress(t), "127.0.0.1:7137", freeAddress(t))
 }
 
+// What the rules and the dashboard name is what processes serve.
+func TestMonitoringHowTo(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil && os.Getenv("STOWAGE_REQUIRE_ROOT") != "1" {
+		t.Skip("the commands of the page need curl")
+	}
+	m := newMachine(t)
+	replacements := []string{"/tmp/", m.dir + "/", "127.0.0.1:7117", freeAddress(t)}
+	var served []string
+	for _, port := range []string{"9163", "9164", "9165"} {
+		address := freeAddress(t)
+		replacements = append(replacements, "127.0.0.1:"+port, address)
+		served = append(served, "http://"+address+"/metrics")
+	}
+	page{
+		name: "howto/monitoring.md", blocks: 4,
+		prelude: `set -m
+SERVER=$DIR/server WEB=$DIR/web
+trap 'cat "$DIR"/*.log; kill -9 $(jobs -p)' ERR
+`,
+		after: map[int]string{
+			2: "curl -fs " + strings.Join(served, " ") + ` >"$DIR/pages"
+for metric in $(grep -oh '\bstowage_[a-z_]*' ../monitoring/alerts.yaml ../monitoring/dashboard.json | sed 's/_bucket$//' | sort -u); do
+	grep -q "^# TYPE $metric " "$DIR/pages" || { echo "no process serves $metric"; false; }
+done
+`,
+		},
+		postlude: "if compgen -G \"$DIR/*/storage/loop/volumes/*\"; then exit 1; fi\n",
+	}.run(t, m, replacements...)
+}
+
 func TestTutorial(t *testing.T) {
 	m := newMachine(t)
 	const hello = "test \"$(cat \"$DIR/mnt/tutorial/data/greeting\")\" = hello\n"

@@ -78,6 +78,9 @@ func NewClient(config Config) (*Client, error) {
 	}}, nil
 }
 
+// Name returns what errors call the agent or server: [Config].Name.
+func (c *Client) Name() string { return c.config.Name }
+
 // Close ends the client's idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 

@@ -194,6 +194,12 @@ var rules = []rule{{
 	never:    []string{"./cmd/..."},
 	reason:   "a command assembles packages; no package builds on a command",
 }, {
+	packages: []string{"./cmd/stowage/internal/ui"},
+	never:    []string{"./..."},
+	unless:   []string{"./api/user", "./cmd/stowage/internal/table"},
+	direct:   true,
+	reason:   "the page shows what a client reads, and has no other way to what it shows",
+}, {
 	packages: []string{"./internal/owner"},
 	never:    []string{"./..."},
 	reason:   "the library and the command both use it, so it depends on neither",

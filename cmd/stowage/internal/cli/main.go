@@ -120,7 +120,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.claimsCommand(), c.claimCommand(), c.unclaimCommand(), c.offerCommand(),
 		c.createCommand(), c.describeCommand(), c.snapshotCommand(),
 		c.loginCommand(), c.contextCommand(), c.userCommand(),
-		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
+		c.poolsCommand(), c.reportCommand(), c.uiCommand(), c.versionCommand(),
 	)
 	return root
 }

@@ -18,6 +18,7 @@ SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
 .PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -151,6 +152,11 @@ csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernete
 	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest build -o "$$dir" github.com/fullstorydev/grpcurl/cmd/grpcurl && \
 		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
+
+ui: packages ## Test the page of stowage ui in a browser without a screen (SCREENSHOTS=DIR: write pictures of it)
+	@scripts/packages chromium:chromium
+	go -C uitest vet ./...
+	STOWAGE_REQUIRE_ROOT=1 go -C uitest test -count=1 -v $(SANDBOX) .$(if $(SCREENSHOTS), -args -screenshots '$(abspath $(SCREENSHOTS))')
 
 kubelet: packages ## Test pods that use volumes of stowage-provisioner, on a real kubelet with containerd, which is built first
 	@nice scripts/kubernetes --kubelet

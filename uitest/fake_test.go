@@ -107,6 +107,8 @@ func storageOf(name, status, message string) object {
 }
 
 // Names, messages and attributes are shown as text, whatever is in them.
+//
+// Promise S31.
 func TestHostileText(t *testing.T) {
 	const attack = `<img src=x onerror=alert(1)><script>alert(2)</script>`
 	name := "a" + attack

@@ -77,6 +77,8 @@ func TestUI(t *testing.T) {
 }
 
 // A page that other hosts could reach is refused, and so is one without an agent.
+//
+// Promise S31.
 func TestUIIsRefused(t *testing.T) {
 	m := newMachine(t, &backend{})
 	for _, test := range []struct {

@@ -130,6 +130,8 @@ func (v *visitor) do(r *http.Request) *httptest.ResponseRecorder {
 }
 
 // The headers keep the page from loading or sending anything elsewhere, and others from using it.
+//
+// Promise S31.
 func TestHeaders(t *testing.T) {
 	v := open(t, newPage(t, &reader{}))
 	for _, path := range []string{"", "main.js", "style.css", "api/pools", "api/none", "none.js"} {
@@ -169,6 +171,8 @@ func TestTypesOfFiles(t *testing.T) {
 }
 
 // The link is for one browser, which can open it again.
+//
+// Promise S31.
 func TestLinkOpensOnce(t *testing.T) {
 	page := newPage(t, &reader{})
 	other := &visitor{t: t, page: page}
@@ -191,6 +195,8 @@ func TestLinkOpensOnce(t *testing.T) {
 }
 
 // What the page shows is for the browser that has opened the link, and for the page alone.
+//
+// Promise S31.
 func TestDataNeedsCookieOfSamePage(t *testing.T) {
 	v := open(t, newPage(t, &reader{}))
 	for _, name := range []string{"about", "watch", "machines", "servers", "pools", "snapshots", "events"} {
@@ -214,6 +220,8 @@ func TestDataNeedsCookieOfSamePage(t *testing.T) {
 }
 
 // A name of another site that resolves to this host does not get the page.
+//
+// Promise S31.
 func TestHostOfRequest(t *testing.T) {
 	v := open(t, newPage(t, &reader{}))
 	for host, want := range map[string]int{
@@ -232,6 +240,7 @@ func TestHostOfRequest(t *testing.T) {
 	}
 }
 
+// Promise S31.
 func TestOnlyReading(t *testing.T) {
 	v := open(t, newPage(t, &reader{}))
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions, http.MethodTrace, "CONNECT"} {

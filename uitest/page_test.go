@@ -218,7 +218,8 @@ func TestPageIsLive(t *testing.T) {
 	}
 }
 
-// A page whose agent has ended says so and since when, and goes on by itself when there is one again.
+// A page whose agent has ended says so and since when, and goes on by itself when there is one again. The page of
+// a command that has ended does not take another command for its own.
 func TestLostConnection(t *testing.T) {
 	a := startAgent(t)
 	a.create("data")
@@ -242,6 +243,9 @@ func TestLostConnection(t *testing.T) {
 	b.setLossy(true)
 	ui.stop()
 	b.awaitText("the command stowage ui does not answer")
+	again, _ := start(t, "http://", "ui", "--data-dir", a.data, "--listen", strings.TrimPrefix(b.origin, "http://"))
+	t.Cleanup(again.stop)
+	b.awaitText("this page is of a command that has ended")
 }
 
 // The keyboard alone reaches each view and each storage instance.

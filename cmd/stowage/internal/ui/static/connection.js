@@ -15,6 +15,9 @@ function explain(error) {
 // request returns the answer to a request, which is not an error.
 async function request(path, signal) {
   const answer = await fetch(`api/${path}`, { signal }).catch(explain);
+  if (answer.status === 404) { // each command has a path of its own
+    throw new AccessError("this page is of a command that has ended: open the link of the new one");
+  }
   if (!answer.ok) {
     throw new (answer.status === 401 ? AccessError : Error)((await answer.json()).error);
   }

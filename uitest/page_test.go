@@ -228,7 +228,7 @@ func TestLostConnection(t *testing.T) {
 
 	b.setLossy(true)
 	a.stop()
-	b.awaitText("Not connected:")
+	b.await("the reason", "/^Not connected: (the agent at|cannot reach the agent at) /.test(document.getElementById('connection').textContent)")
 	b.awaitText("What you see is as of")
 	if !eval[bool](b, "document.body.classList.contains('stale')") {
 		t.Error("stale data looks as if it were live")

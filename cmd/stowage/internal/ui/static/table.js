@@ -7,7 +7,7 @@ const pageSize = 100;
 // Table is a table. Each column has a title, and cell, which returns for an item the text of a cell, an
 // element, or a list of both; key returns what identifies an item. The caption names the table.
 //
-// On a narrow screen each row is a block. Styles that do that make a browser forget that it is a table,
+// On a narrow screen each row is a block. Styles that do that make some browsers forget that it is a table,
 // so everything has its role.
 export class Table {
   constructor({ columns, key }) {

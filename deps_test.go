@@ -67,6 +67,12 @@ var rules = []rule{{
 	unless:   []string{"./worker"},
 	reason:   "workers use watchers, not the reverse",
 }, {
+	packages: []string{"./watcher/feed"},
+	never:    []string{"./..."},
+	unless:   []string{"./internal/delay"},
+	direct:   true,
+	reason:   "it carries IDs of any type, for states that know neither storage nor workers",
+}, {
 	packages: []string{"./watcher/mounts"},
 	never:    []string{"./storage", "./storage/...", "./worker/..."},
 	unless:   []string{"./worker"},

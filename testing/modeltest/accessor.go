@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/testing/watchertest"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/watcher/feed"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
@@ -310,22 +311,26 @@ func tagOf[T names.Tag](tag T) string { return tag.String() }
 
 // watch returns a watcher: the one that the test feeds, if hand returns it, or the model's
 // own.
-func watch[W, T any](a *accessor, name string, hand, own func() *watchertest.Watcher[T], subjects ...string) (W, error) {
+func watch[W, T any](
+	a *accessor, name string, hand func() *watchertest.Watcher[T], own func() *feed.Watcher[T], subjects ...string,
+) (W, error) {
 	var none W
 	end, err := a.begin(name, nil, subjects...)
 	if err != nil {
 		return none, err
 	}
 	defer end()
-	w := hand()
-	if w == nil {
+	var w watchertest.Living
+	if fed := hand(); fed != nil {
+		w = fed
+	} else {
 		w = own()
 	}
 	for _, s := range subjects {
 		name += " " + s
 	}
 	a.m.started.Add(name, w)
-	return any(w).(W), nil
+	return w.(W), nil
 }
 
 // seesAttachment reports whether an attachment is in the scope.
@@ -341,7 +346,7 @@ func (a *accessor) sees(tag string) bool {
 
 func (a *accessor) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	return watch[watcher.NotifyWatcher](a, "WatchForEnvironConfigChanges", once(&a.m.byHand.EnvironConfig),
-		func() *watchertest.Notify { return notifying(&a.m.feeds.environ, struct{}{}) })
+		a.m.feeds.environ.Watch)
 }
 
 func (a *accessor) EnvironConfig() (*config.Config, error) {
@@ -357,7 +362,7 @@ func (a *accessor) EnvironConfig() (*config.Config, error) {
 // has only one.
 func (a *accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return watch[watcher.NotifyWatcher](a, "WatchBlockDevices", once(&a.m.byHand.BlockDevices),
-		func() *watchertest.Notify { return notifying(&a.m.feeds.devices, machine.String()) })
+		func() *feed.Watcher[struct{}] { return a.m.feeds.devices.of(machine.String()).Watch() })
 }
 
 func (a *accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
@@ -368,35 +373,39 @@ func (a *accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher
 			}
 			return a.m.byHand.Machine(machine)
 		},
-		func() *watchertest.Notify { return notifying(&a.m.feeds.machines, machine.String()) },
+		func() *feed.Watcher[struct{}] { return a.m.feeds.machines.of(machine.String()).Watch() },
 		machine.String())
 }
 
 func (a *accessor) WatchVolumes() (watcher.StringsWatcher, error) {
 	return watch[watcher.StringsWatcher](a, "WatchVolumes", once(&a.m.byHand.Volumes),
-		func() *watchertest.Strings {
-			return listing(&a.m.feeds.volumes, a.m.volumes.keys, a.sees, idOf)
+		func() *feed.Watcher[[]string] {
+			return a.m.feeds.volumes.WatchOnly(idsOf(a.m.volumes.keys), func(id string) bool {
+				return a.sees(names.NewVolumeTag(id).String())
+			})
 		})
 }
 
 func (a *accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
 	return watch[watcher.StringsWatcher](a, "WatchFilesystems", once(&a.m.byHand.Filesystems),
-		func() *watchertest.Strings {
-			return listing(&a.m.feeds.filesystems, a.m.filesystems.keys, a.sees, idOf)
+		func() *feed.Watcher[[]string] {
+			return a.m.feeds.filesystems.WatchOnly(idsOf(a.m.filesystems.keys), func(id string) bool {
+				return a.sees(names.NewFilesystemTag(id).String())
+			})
 		})
 }
 
 func (a *accessor) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	return watch[watcher.MachineStorageIdsWatcher](a, "WatchVolumeAttachments", once(&a.m.byHand.VolumeAttachments),
-		func() *watchertest.MachineStorageIds {
-			return listing(&a.m.feeds.volumeAttachments, a.m.volumeAttachments.keys, a.seesAttachment, itself)
+		func() *feed.Watcher[[]params.MachineStorageId] {
+			return a.m.feeds.volumeAttachments.WatchOnly(a.m.volumeAttachments.keys, a.seesAttachment)
 		})
 }
 
 func (a *accessor) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	return watch[watcher.MachineStorageIdsWatcher](a, "WatchFilesystemAttachments", once(&a.m.byHand.FilesystemAttachments),
-		func() *watchertest.MachineStorageIds {
-			return listing(&a.m.feeds.filesystemAttachments, a.m.filesystemAttachments.keys, a.seesAttachment, itself)
+		func() *feed.Watcher[[]params.MachineStorageId] {
+			return a.m.feeds.filesystemAttachments.WatchOnly(a.m.filesystemAttachments.keys, a.seesAttachment)
 		})
 }
 
@@ -628,7 +637,7 @@ func (a *accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment
 			id := at(v.MachineTag, v.VolumeTag)
 			news, err := record(&a.m.volumeAttachments, id, noun(id), v.Info)
 			if news {
-				a.m.feeds.volumeAttachments.changed(id)
+				a.m.feeds.volumeAttachments.Send(id)
 			}
 			delete(a.m.unchecked, v.VolumeTag)
 			return err
@@ -719,7 +728,7 @@ func (a *accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAt
 			id := at(f.MachineTag, f.FilesystemTag)
 			news, err := record(&a.m.filesystemAttachments, id, noun(id), f.Info)
 			if news {
-				a.m.feeds.filesystemAttachments.changed(id)
+				a.m.feeds.filesystemAttachments.Send(id)
 			}
 			delete(a.m.unchecked, f.FilesystemTag)
 			return err

@@ -1,78 +1,53 @@
 package modeltest
 
 import (
-	"slices"
-
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/watcher/feed"
 )
 
-// feeds are the subscribers to changes, by kind of change. Keys of volumes, filesystems and
-// machines are their tags.
+// feeds send the changes of each kind to the model's own watchers.
 type feeds struct {
-	environ               feed[struct{}]
-	devices               feed[string]
-	machines              feed[string]
-	volumes               feed[string]
-	filesystems           feed[string]
-	volumeAttachments     feed[params.MachineStorageId]
-	filesystemAttachments feed[params.MachineStorageId]
-	plans                 feed[params.MachineStorageId]
+	environ               feed.Notify
+	devices               machineFeeds
+	machines              machineFeeds
+	volumes               entityFeed
+	filesystems           entityFeed
+	volumeAttachments     attachmentFeed
+	filesystemAttachments attachmentFeed
+	plans                 attachmentFeed
 }
 
-// feed is the model's own watchers of one kind.
-type feed[K any] []subscriber[K]
+type attachmentFeed = feed.IDs[params.MachineStorageId]
 
-type subscriber[K any] struct {
-	sees func(K) bool
-	send func(K)
-}
+// entityFeed sends the IDs of volumes or filesystems.
+type entityFeed struct{ feed.IDs[string] }
 
-func (f feed[K]) changed(key K) {
-	for _, s := range f {
-		if s.sees(key) {
-			s.send(key)
-		}
+func (f *entityFeed) changed(tag string) { f.Send(idOf(tag)) }
+
+// machineFeeds has a feed for each machine, by tag.
+type machineFeeds map[string]*feed.Notify
+
+func (f *machineFeeds) of(machine string) *feed.Notify {
+	if *f == nil {
+		*f = make(machineFeeds)
 	}
-}
-
-// notifying returns a watcher of changes of one key.
-func notifying[K comparable](f *feed[K], key K) *watchertest.Notify {
-	w := watchertest.NewMerging(func(_, _ struct{}) struct{} { return struct{}{} }, struct{}{})
-	*f = append(*f, subscriber[K]{
-		sees: func(k K) bool { return k == key },
-		send: func(K) { w.Send(struct{}{}) },
-	})
-	return w
-}
-
-// listing returns a watcher of the keys that sees accepts. form converts a key to the form
-// that the watcher sends.
-func listing[K, E comparable](f *feed[K], keys []K, sees func(K) bool, form func(K) E) *watchertest.Watcher[[]E] {
-	full := []E{}
-	for _, key := range keys {
-		if sees(key) {
-			full = append(full, form(key))
-		}
+	if (*f)[machine] == nil {
+		(*f)[machine] = new(feed.Notify)
 	}
-	w := watchertest.NewMerging(union[E], full)
-	*f = append(*f, subscriber[K]{
-		sees: sees,
-		send: func(k K) { w.Send([]E{form(k)}) },
-	})
-	return w
+	return (*f)[machine]
 }
 
-// union returns the elements of both, each once.
-func union[E comparable](pending, next []E) []E {
-	for _, e := range next {
-		if !slices.Contains(pending, e) {
-			pending = append(pending, e)
-		}
+func (f *machineFeeds) changed(machine string) { f.of(machine).Send() }
+
+func idsOf(tags []string) []string {
+	ids := make([]string, len(tags))
+	for i, tag := range tags {
+		ids[i] = idOf(tag)
 	}
-	return pending
+	return ids
 }
 
 func idOf(tag string) string {
@@ -80,8 +55,6 @@ func idOf(tag string) string {
 	must(err)
 	return t.Id()
 }
-
-func itself[T any](t T) T { return t }
 
 // once returns a function that returns the watcher that the test feeds, if any, on the first
 // call only.

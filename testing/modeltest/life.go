@@ -52,7 +52,7 @@ func (m *Model) Detach(machine, tag string) {
 func (m *Model) beginDetach(id params.MachineStorageId) {
 	if plan, ok := m.plans.rows[id]; ok {
 		plan.Life = life.Dying
-		m.feeds.plans.changed(id)
+		m.feeds.plans.Send(id)
 		return
 	}
 	*m.attachmentLife(id) = life.Dying
@@ -137,15 +137,15 @@ func (m *Model) attachmentLife(id params.MachineStorageId) *life.Value {
 
 func (m *Model) attachmentChanged(id params.MachineStorageId) {
 	if isFilesystem(id.AttachmentTag) {
-		m.feeds.filesystemAttachments.changed(id)
+		m.feeds.filesystemAttachments.Send(id)
 	} else {
-		m.feeds.volumeAttachments.changed(id)
+		m.feeds.volumeAttachments.Send(id)
 	}
 }
 
 func (m *Model) removeAttachment(id params.MachineStorageId) bool {
 	if m.plans.remove(id) {
-		m.feeds.plans.changed(id)
+		m.feeds.plans.Send(id)
 	}
 	return m.volumeAttachments.remove(id) || m.filesystemAttachments.remove(id)
 }

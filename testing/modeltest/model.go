@@ -189,7 +189,7 @@ func (m *Model) SetEnvironConfig(attrs map[string]any) {
 				m.attrs[k] = v
 			}
 		}
-		m.feeds.environ.changed(struct{}{})
+		m.feeds.environ.Send()
 	})
 }
 
@@ -262,7 +262,7 @@ func (m *Model) AttachVolume(p params.VolumeAttachmentParams) {
 		}
 		a.params = p
 		m.feeds.volumes.changed(p.VolumeTag)
-		m.feeds.volumeAttachments.changed(id)
+		m.feeds.volumeAttachments.Send(id)
 	})
 }
 
@@ -294,7 +294,7 @@ func (m *Model) AttachFilesystem(p params.FilesystemAttachmentParams) {
 		}
 		a.params = p
 		m.feeds.filesystems.changed(p.FilesystemTag)
-		m.feeds.filesystemAttachments.changed(id)
+		m.feeds.filesystemAttachments.Send(id)
 	})
 }
 
@@ -319,7 +319,7 @@ func (m *Model) ProvisionVolumeAttachment(machine, volume string, info params.Vo
 	id := at(machine, volume)
 	m.change(func() {
 		known(&m.volumeAttachments, id).info = &info
-		m.feeds.volumeAttachments.changed(id)
+		m.feeds.volumeAttachments.Send(id)
 	})
 }
 
@@ -328,7 +328,7 @@ func (m *Model) ProvisionFilesystemAttachment(machine, filesystem string, info p
 	id := at(machine, filesystem)
 	m.change(func() {
 		known(&m.filesystemAttachments, id).info = &info
-		m.feeds.filesystemAttachments.changed(id)
+		m.feeds.filesystemAttachments.Send(id)
 	})
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/testing/watchertest"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/watcher/feed"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
@@ -138,8 +138,8 @@ func (a *accessor) resourceTags(tag string, users map[string]string) map[string]
 func (p plans) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
 	m := p.a.m
 	return watch[watcher.MachineStorageIdsWatcher](p.a, "WatchVolumeAttachmentPlans", once(&m.byHand.VolumeAttachmentPlans),
-		func() *watchertest.MachineStorageIds {
-			return listing(&m.feeds.plans, m.plans.keys, p.a.seesAttachment, itself)
+		func() *feed.Watcher[[]params.MachineStorageId] {
+			return m.feeds.plans.WatchOnly(m.plans.keys, p.a.seesAttachment)
 		})
 }
 
@@ -178,7 +178,7 @@ func (p plans) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) 
 				*plan = params.VolumeAttachmentPlan{VolumeTag: given.VolumeTag, MachineTag: given.MachineTag, Life: life.Alive}
 			}
 			plan.PlanInfo = given.PlanInfo
-			m.feeds.plans.changed(id)
+			m.feeds.plans.Send(id)
 			return nil
 		})
 }
@@ -189,7 +189,7 @@ func (p plans) RemoveVolumeAttachmentPlan(ids []params.MachineStorageId) ([]para
 		if !m.plans.remove(id) {
 			return noPlan(id)
 		}
-		m.feeds.plans.changed(id)
+		m.feeds.plans.Send(id)
 		if m.hasAttachment(id) {
 			m.beginDetach(id)
 		}

@@ -9,17 +9,30 @@ import (
 )
 
 // Accessors is everything through which a storage provisioner reads and writes the state. Its
-// value may also have the optional capabilities.
+// value may also have optional capabilities, which the worker finds by type assertion:
+// [VolumeSizeAccessor], [RetryAccessor] and so on. Each interface has this contract:
 //
-// One goroutine of the worker calls the accessors, one call at a time, so they need not be
-// safe for concurrent use. A call with N arguments returns N results in the order of the
-// arguments, each with its own error; an error of the whole call ends the worker. A nil slice
-// with a nil error from a call that writes (Set…, Create… or Remove…) means that everything
-// has succeeded.
+// Calls. One goroutine of the worker calls the accessors, one call at a time, so they need not
+// be safe for concurrent use with each other.
 //
-// The worker understands these codes of a result's error: CodeNotFound (the entity does not
-// exist any more) and CodeNotProvisioned (the entity has no info yet). Any other error
-// concerns that entity alone, which the worker reads again later.
+// Results. A bulk call with N arguments returns N results, in the order of the arguments, each
+// with its own error. A call that writes (Set…, Create…, Remove…) may return a nil slice and a
+// nil error: everything has succeeded. Any other number of results is an error of the whole
+// call.
+//
+// Errors. An error of the whole call, other than one of [StatusSetter], ends the worker, and its
+// host starts it again. The error of one result concerns that entity alone. The worker
+// understands two codes, which params.ServerError makes of the errors of juju/errors:
+// [params.CodeNotFound], the entity does not exist any more, and [params.CodeNotProvisioned], it
+// exists and is not made yet, so that it has no recorded info. With any other code, the worker
+// reads or records the entity again later.
+//
+// Names. Arguments and results identify entities by tags, such as "volume-0/1" and "machine-0".
+// Only the watchers of volumes and filesystems send IDs: "0/1". See [VolumeAccessor].
+//
+// Watchers. Each has the contract of package watcher: the first event has everything that
+// exists, even if that is nothing. The worker owns the watchers that it gets, and stops them.
+// Package watcher/feed implements them.
 type Accessors interface {
 	VolumeAccessor
 	FilesystemAccessor
@@ -29,68 +42,80 @@ type Accessors interface {
 	StatusSetter
 }
 
-// VolumeAccessor reads and records volumes and their attachments.
+// VolumeAccessor reads and records volumes and their attachments. The contract of its calls is
+// that of [Accessors]. A state without volumes embeds [NoVolumes], one of an environment alone
+// [NoBlockDevices].
 type VolumeAccessor interface {
-	// WatchBlockDevices watches the block devices of a machine. It is called in a
-	// machine's scope only.
+	// WatchBlockDevices watches the block devices of a machine. It is called in a machine's
+	// scope only.
 	WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error)
 
 	// WatchVolumes watches the volumes in the worker's scope. It sends their IDs, such as "0"
 	// or "0/1", not their tags, such as "volume-0".
 	WatchVolumes() (watcher.StringsWatcher, error)
 
-	// WatchVolumeAttachments watches the volume attachments in the worker's
-	// scope.
+	// WatchVolumeAttachments watches the volume attachments in the worker's scope. It sends
+	// the tags of machines and volumes.
 	WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error)
 
-	// Volumes returns the recorded infos of volumes.
+	// Volumes returns the recorded infos of volumes; CodeNotProvisioned: none is recorded yet.
 	Volumes([]names.VolumeTag) ([]params.VolumeResult, error)
 
-	// VolumeBlockDevices returns the block devices as which volumes show on their machines. It
-	// is called in a machine's scope only.
+	// VolumeBlockDevices returns the block devices as which volumes show on their machines;
+	// CodeNotFound or CodeNotProvisioned: the device is not there yet, and the worker waits for
+	// WatchBlockDevices. It is called in a machine's scope only.
 	VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error)
 
-	// VolumeAttachments returns the recorded infos of volume attachments.
+	// VolumeAttachments returns the recorded infos of volume attachments; CodeNotProvisioned:
+	// none is recorded yet.
 	VolumeAttachments([]params.MachineStorageId) ([]params.VolumeAttachmentResult, error)
 
-	// VolumeParams returns the parameters for creating volumes.
+	// VolumeParams returns the parameters for creating volumes, also of those that are made:
+	// they name the provider.
 	VolumeParams([]names.VolumeTag) ([]params.VolumeParamsResult, error)
 
-	// VolumeAttachmentParams returns the parameters for attaching and detaching volumes.
+	// VolumeAttachmentParams returns the parameters for attaching and detaching volumes. The
+	// ID of the volume or of the machine's instance is empty until it is known.
 	VolumeAttachmentParams([]params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error)
 
-	// SetVolumeInfo records that volumes are provisioned.
+	// SetVolumeInfo records that volumes are provisioned. If it is called again, as after a
+	// growth, the new info replaces the old one.
 	SetVolumeInfo([]params.Volume) ([]params.ErrorResult, error)
 
 	// SetVolumeAttachmentInfo records that volumes are attached.
 	SetVolumeAttachmentInfo([]params.VolumeAttachment) ([]params.ErrorResult, error)
 }
 
-// FilesystemAccessor reads and records filesystems and their attachments.
+// FilesystemAccessor reads and records filesystems and their attachments. The contract of its
+// calls is that of [Accessors]. A state without filesystems embeds [NoFilesystems].
 type FilesystemAccessor interface {
 	// WatchFilesystems watches the filesystems in the worker's scope. It sends their IDs, such
 	// as "0" or "0/1", not their tags, such as "filesystem-0".
 	WatchFilesystems() (watcher.StringsWatcher, error)
 
-	// WatchFilesystemAttachments watches the filesystem attachments in the
-	// worker's scope.
+	// WatchFilesystemAttachments watches the filesystem attachments in the worker's scope. It
+	// sends the tags of machines and filesystems.
 	WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error)
 
-	// Filesystems returns the recorded infos of filesystems.
+	// Filesystems returns the recorded infos of filesystems; CodeNotProvisioned: none is
+	// recorded yet.
 	Filesystems([]names.FilesystemTag) ([]params.FilesystemResult, error)
 
-	// FilesystemAttachments returns the recorded infos of filesystem
-	// attachments.
+	// FilesystemAttachments returns the recorded infos of filesystem attachments;
+	// CodeNotProvisioned: none is recorded yet.
 	FilesystemAttachments([]params.MachineStorageId) ([]params.FilesystemAttachmentResult, error)
 
-	// FilesystemParams returns the parameters for creating filesystems.
+	// FilesystemParams returns the parameters for creating filesystems, also of those that are
+	// made: they name the provider.
 	FilesystemParams([]names.FilesystemTag) ([]params.FilesystemParamsResult, error)
 
 	// FilesystemAttachmentParams returns the parameters for attaching and detaching
-	// filesystems.
+	// filesystems. The ID of the filesystem or of the machine's instance is empty until it is
+	// known.
 	FilesystemAttachmentParams([]params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error)
 
-	// SetFilesystemInfo records that filesystems are provisioned.
+	// SetFilesystemInfo records that filesystems are provisioned. If it is called again, as
+	// after a growth, the new info replaces the old one.
 	SetFilesystemInfo([]params.Filesystem) ([]params.ErrorResult, error)
 
 	// SetFilesystemAttachmentInfo records that filesystems are attached.
@@ -203,27 +228,34 @@ type OwnerAccessor interface {
 }
 
 // MachineAccessor watches the machines that storage is attached to and reads their instance
-// IDs.
+// IDs. The contract of its calls is that of [Accessors].
 type MachineAccessor interface {
-	// WatchMachine watches a machine.
+	// WatchMachine watches a machine. The worker asks for this while something waits for the
+	// machine's instance.
 	WatchMachine(names.MachineTag) (watcher.NotifyWatcher, error)
 
-	// InstanceIds returns the instance IDs of machines.
+	// InstanceIds returns the instance IDs of machines; CodeNotProvisioned: the machine has
+	// none yet. Nothing is attached to a machine before it has one.
 	InstanceIds([]names.MachineTag) ([]params.StringResult, error)
 }
 
-// LifecycleManager reads the lives of entities and removes entities.
+// LifecycleManager reads the lives of entities and removes entities. The contract of its calls
+// is that of [Accessors]; their tags are those of volumes and filesystems.
 type LifecycleManager interface {
-	// Life returns the lives of volumes or filesystems.
+	// Life returns the lives of volumes or filesystems; CodeNotFound: it is gone, and the
+	// worker forgets it. The state makes a volume or filesystem dead only when it is attached
+	// nowhere: the worker destroys what is dead.
 	Life([]names.Tag) ([]params.LifeResult, error)
 
-	// Remove removes dead volumes or filesystems.
+	// Remove removes dead volumes or filesystems, which the worker has destroyed or released.
+	// CodeNotFound counts as success.
 	Remove([]names.Tag) ([]params.ErrorResult, error)
 
-	// AttachmentLife returns the lives of attachments.
+	// AttachmentLife returns the lives of attachments; CodeNotFound: it is gone.
 	AttachmentLife([]params.MachineStorageId) ([]params.LifeResult, error)
 
-	// RemoveAttachments removes dying attachments.
+	// RemoveAttachments removes dying attachments, which the worker has undone. CodeNotFound
+	// counts as success.
 	RemoveAttachments([]params.MachineStorageId) ([]params.ErrorResult, error)
 }
 
@@ -232,11 +264,18 @@ type LifecycleManager interface {
 // machine's. Neither knows what the other has set, so it is best to keep their statuses apart
 // and to show the one that says more.
 type StatusSetter interface {
+	// SetStatus sets statuses. The tags are those of volumes and filesystems. The worker logs
+	// an error, and sets the statuses again later.
 	SetStatus([]params.EntityStatusArgs) error
 }
 
-// EnvironAccessor watches and reads the environment's configuration.
+// EnvironAccessor watches and reads the environment's configuration. The contract of its calls
+// is that of [Accessors].
 type EnvironAccessor interface {
+	// WatchForEnvironConfigChanges watches the configuration. Until its first event the worker
+	// does nothing.
 	WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error)
+
+	// EnvironConfig returns the configuration.
 	EnvironConfig() (*config.Config, error)
 }

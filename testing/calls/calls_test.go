@@ -305,3 +305,37 @@ func TestGateReleasesCancelledCalls(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A failure that can never happen is reported at once: the test would test nothing.
+func TestScriptRejectsUnknownNames(t *testing.T) {
+	s := calls.NewScript("SetVolumeInfo", "Life")
+	s.CheckSubjects(func(subject string) error {
+		if subject != "volume-0" {
+			return errors.New("the model has volume-0")
+		}
+		return nil
+	})
+	s.FailItem("Life", "volume-0", errors.New("lost"))
+	for name, test := range map[string]struct {
+		do   func()
+		want string
+	}{
+		"FailCall":       {func() { s.FailCall("Live", nil) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"FailCallAlways": {func() { s.FailCallAlways("Live", nil) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"FailItem":       {func() { s.FailItem("Live", "volume-0", nil) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"FailItemAlways": {func() { s.FailItemAlways("Live", "volume-0", nil) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"Shorten":        {func() { s.Shorten("Live", 1) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"OnCall":         {func() { s.OnCall("Live", nil) }, `calls: there is no call "Live"; there are Life, SetVolumeInfo`},
+		"subject":        {func() { s.FailItem("Life", "volume-O", nil) }, `calls: making Life fail for "volume-O": the model has volume-0`},
+		"subject always": {func() { s.FailItemAlways("Life", "volume-O", nil) }, `calls: making Life fail for "volume-O": the model has volume-0`},
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != test.want {
+					t.Errorf("%s: the panic is %v, want %s", name, got, test.want)
+				}
+			}()
+			test.do()
+		}()
+	}
+}

@@ -14,7 +14,7 @@
 //	cfg := model.Config(names.NewModelTag(uuid))
 //
 // The model is a [calls.Journal] of the accessor calls, and a [calls.Script] that makes them
-// fail, by name, such as "SetVolumeInfo". Subjects are tags; that of an attachment is two
+// fail, by name, such as "SetVolumeInfo"; an unknown name panics. Subjects are tags; that of an attachment is two
 // tags: "volume-0 machine-0". Its Await waits for any condition on the model:
 //
 //	model.Await(t, "the record", func() bool { return model.Recorded("volume-0") })
@@ -26,6 +26,7 @@ package modeltest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,7 +106,7 @@ func New(options Options) *Model {
 	}
 	m := &Model{
 		Journal: options.Journal,
-		Script:  new(calls.Script),
+		Script:  calls.NewScript(accessorNames()...),
 		byHand:  options.ByHand,
 		attrs: map[string]any{
 			"name": "test", "type": "test", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d",
@@ -121,6 +122,16 @@ func New(options Options) *Model {
 		statuses:              make(map[string][]params.EntityStatusArgs),
 	}
 	return m
+}
+
+// accessorNames returns the names of all accessor calls.
+func accessorNames() []string {
+	all := reflect.TypeOf(new(Model).For(nil, Removal, Plans, Sizes, Owners, Attempts))
+	var names []string
+	for i := range all.NumMethod() {
+		names = append(names, all.Method(i).Name)
+	}
+	return names
 }
 
 // Close stops all watchers and returns the names of those that were not stopped before, such

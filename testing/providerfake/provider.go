@@ -8,7 +8,7 @@
 // before. Unscripted, the provider passes the conformance suite storage/provider/providertest.
 //
 // The provider is a [calls.Journal] of the calls that it receives, and a [calls.Script] that
-// makes them fail, block or return too few results. An operation that takes time is
+// makes them fail, block or return too few results; an unknown name panics. An operation that takes time is
 //
 //	provider.FailItem("CreateVolumes", "volume-0", storage.InProgress(err), storage.InProgress(err))
 //
@@ -147,6 +147,20 @@ var (
 	_ storage.CapacityReporter        = (*Provider)(nil)
 )
 
+// callNames are the calls that run the script.
+var callNames = []string{
+	"AttachFilesystems", "AttachVolumes", "Capacity", "CheckFilesystems", "CheckVolumes",
+	"CloneFilesystems", "CloneVolumes", "CreateFilesystemSnapshots", "CreateFilesystems",
+	"CreateVolumeSnapshots", "CreateVolumes", "DescribeVolumes", "DestroyFilesystemSnapshots",
+	"DestroyFilesystems", "DestroyVolumeSnapshots", "DestroyVolumes", "DetachFilesystems",
+	"DetachVolumes", "Dynamic", "FilesystemRemark", "FilesystemSource", "IsNewVolume",
+	"ListFilesystemOwners", "ListFilesystemSnapshots", "ListVolumeOwners", "ListVolumeSnapshots",
+	"ListVolumes", "MaxConcurrentCalls", "ReleaseFilesystems", "ReleaseVolumes", "ResizeFilesystems",
+	"ResizeVolumes", "Scope", "ShouldCreateFilesystem", "ShouldCreateVolume",
+	"ShouldDestroyFilesystem", "ShouldDestroyVolume", "SourcesByPool", "TagFilesystems", "TagVolumes",
+	"ValidateFilesystemParams", "ValidateVolumeParams", "VolumeFile", "VolumeRemark", "VolumeSource",
+}
+
 // New returns a provider that has made nothing yet.
 func New(options Options) *Provider {
 	if options.Journal == nil {
@@ -156,7 +170,7 @@ func New(options Options) *Provider {
 		options.Rules = NewRules(nil)
 	}
 	return &Provider{
-		Journal: options.Journal, Script: new(calls.Script), Options: options,
+		Journal: options.Journal, Script: calls.NewScript(callNames...), Options: options,
 		tags: make(map[string]map[string]string), removed: make(map[string]bool),
 	}
 }

@@ -516,6 +516,18 @@ func (m *Model) Removed() []string {
 	return get(m, func() []string { return slices.Clone(m.removed) })
 }
 
+// Tags returns the tags of all machines, volumes and filesystems, sorted.
+func (m *Model) Tags() []string {
+	return get(m, func() []string {
+		tags := slices.Concat(m.volumes.keys, m.filesystems.keys)
+		for machine := range m.machines {
+			tags = append(tags, machine)
+		}
+		slices.Sort(tags)
+		return tags
+	})
+}
+
 // Recorded reports whether a volume or filesystem is provisioned.
 func (m *Model) Recorded(tag string) bool {
 	_, volume := m.Volume(tag)

@@ -3,460 +3,240 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
-	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/config"
-	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/watcher/feed"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// inventory is the environment manager's own state: machines, and the volumes that are wanted
-// on them. The methods for users come first, followed by the methods by which the worker reads
-// and writes it, as package storageprovisioner requires. The worker calls those from one
-// goroutine, users call the others from other goroutines: hence the lock.
-//
-// An inventory in a database works in the same way: it reads and writes records, and notifies
-// the watchers when a transaction has changed one.
+// inventory is the manager's own state: volumes that are wanted on one machine. The worker reads
+// and writes it as storageprovisioner.Accessors. One in a database works in the same way, and
+// sends to the feeds when a transaction has succeeded.
 type inventory struct {
-	noFilesystems
-
+	storageprovisioner.NoFilesystems
+	storageprovisioner.NoBlockDevices
 	environ *config.Config
-	// provider is the provider of all volumes of this environment.
-	provider storage.ProviderType
 
 	mu       sync.Mutex
-	machines map[string]instance.Id // by tag; empty until the machine has an instance
-	volumes  map[string]*volume     // by tag
-	// changed is closed and replaced with each change.
-	changed chan struct{}
+	instance string             // of the machine; empty until it has one, which its feed reports
+	volumes  map[string]*volume // by tag
 
-	volumeFeeds     []*feed[[]string]
-	attachmentFeeds []*feed[[]params.MachineStorageId]
-	machineFeeds    map[string][]*feed[struct{}]
+	volumeFeed     feed.IDs[string]
+	attachmentFeed feed.IDs[params.MachineStorageId]
+	machineFeed    feed.Notify
+	changed        feed.Notify // for await
 }
 
-// volume is a wanted volume, and its recorded state.
 type volume struct {
-	size       uint64
-	life       life.Value
-	info       *params.VolumeInfo // nil until it is made
-	attachment *attachment        // nil if it has been removed
+	size             uint64
+	life, attachment life.Value // attachment is the life of the attachment; empty: there is none
+	info             params.VolumeInfo
+	attached         params.VolumeAttachmentInfo
 }
 
-type attachment struct {
-	machine string
-	life    life.Value
-	info    *params.VolumeAttachmentInfo // nil until it is attached
-}
-
-var _ storageprovisioner.Accessors = (*inventory)(nil)
-
-func newInventory(environ *config.Config, provider storage.ProviderType) *inventory {
-	return &inventory{
-		environ:      environ,
-		provider:     provider,
-		machines:     make(map[string]instance.Id),
-		volumes:      make(map[string]*volume),
-		changed:      make(chan struct{}),
-		machineFeeds: make(map[string][]*feed[struct{}]),
+// change changes a volume. It keeps the rule that protects data: a volume is dead, and the worker
+// destroys it, only when it is not wanted and attached nowhere.
+func (i *inventory) change(tag string, f func(*volume)) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	v, ok := i.volumes[tag]
+	if !ok {
+		return errors.NotFoundf("%s", tag)
 	}
-}
-
-// addMachine adds a machine without an instance.
-func (i *inventory) addMachine(machine names.MachineTag) { i.setInstance(machine, "") }
-
-// setInstance sets the instance of a machine.
-func (i *inventory) setInstance(machine names.MachineTag, id instance.Id) {
-	i.change(func() {
-		i.machines[machine.String()] = id
-		send(i.machineFeeds[machine.String()], struct{}{})
-	})
-}
-
-// addVolume requests a volume on a machine.
-func (i *inventory) addVolume(tag names.VolumeTag, size uint64, machine names.MachineTag) {
-	i.change(func() {
-		i.volumes[tag.String()] = &volume{
-			size:       size,
-			life:       life.Alive,
-			attachment: &attachment{machine: machine.String(), life: life.Alive},
-		}
-		i.volumeChanged(tag.String())
-		i.attachmentChanged(tag.String(), machine.String())
-	})
-}
-
-// removeVolumes requests the removal of all volumes. A volume becomes dying, and is dead when
-// it is attached nowhere: then the worker destroys it. This rule keeps data safe: nothing that
-// is attached is dead.
-func (i *inventory) removeVolumes() {
-	i.change(func() {
-		for _, tag := range slices.Sorted(maps.Keys(i.volumes)) {
-			v := i.volumes[tag]
-			v.life = life.Dying
-			if a := v.attachment; a != nil {
-				a.life = life.Dying
-				i.attachmentChanged(tag, a.machine)
-			}
-			i.settle(tag)
-		}
-	})
-}
-
-// settle makes a dying volume without an attachment dead.
-func (i *inventory) settle(tag string) {
-	if v := i.volumes[tag]; v.life == life.Dying && v.attachment == nil {
+	if f(v); v.life == life.Dying && v.attachment == "" {
 		v.life = life.Dead
 	}
-	i.volumeChanged(tag)
+	i.volumeFeed.Send(tag[len("volume-"):])
+	i.attachmentFeed.Send(params.MachineStorageId{MachineTag: machine.String(), AttachmentTag: tag})
+	i.changed.Send()
+	return nil
 }
 
-// await waits until the inventory is as wanted. It returns the context's cause if the context
-// ends first.
-func (i *inventory) await(ctx context.Context, asWanted func() bool) error {
+// await waits until the condition holds for all volumes.
+func (i *inventory) await(ctx context.Context, holds func(map[string]*volume) bool) error {
+	w := i.changed.Watch()
+	defer func() {
+		w.Kill()
+		_ = w.Wait() // it does not fail
+	}()
 	for {
+		select {
+		case <-w.Changes():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		i.mu.Lock()
-		ok, changed := asWanted(), i.changed
+		ok := holds(i.volumes)
 		i.mu.Unlock()
 		if ok {
 			return nil
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
 	}
 }
 
-// allAttached is a condition for await, and so is empty.
-func (i *inventory) allAttached() bool {
-	for _, v := range i.volumes {
-		if v.attachment == nil || v.attachment.info == nil {
-			return false
-		}
-	}
-	return true
-}
-
-func (i *inventory) empty() bool { return len(i.volumes) == 0 }
-
-func (i *inventory) change(f func()) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	f()
-	close(i.changed)
-	i.changed = make(chan struct{})
-}
-
-// Watchers send IDs of volumes ("0"), and tags of attachments.
-
-func (i *inventory) volumeChanged(tag string) {
-	volume, _ := names.ParseVolumeTag(tag)
-	send(i.volumeFeeds, []string{volume.Id()})
-}
-
-func (i *inventory) attachmentChanged(tag, machine string) {
-	send(i.attachmentFeeds, []params.MachineStorageId{{MachineTag: machine, AttachmentTag: tag}})
-}
-
-// WatchVolumes implements storageprovisioner.VolumeAccessor. The lock ensures that a
-// concurrent change is in the watcher's first event, or in the next.
 func (i *inventory) WatchVolumes() (watcher.StringsWatcher, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var ids []string
-	for _, tag := range slices.Sorted(maps.Keys(i.volumes)) {
-		volume, _ := names.ParseVolumeTag(tag)
-		ids = append(ids, volume.Id())
+	for tag := range i.volumes {
+		ids = append(ids, tag[len("volume-"):])
 	}
-	f := newFeed(ids, join[string])
-	i.volumeFeeds = append(living(i.volumeFeeds), f)
-	return f, nil
+	return i.volumeFeed.Watch(ids), nil
 }
 
-// WatchVolumeAttachments implements storageprovisioner.VolumeAccessor.
 func (i *inventory) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var ids []params.MachineStorageId
-	for _, tag := range slices.Sorted(maps.Keys(i.volumes)) {
-		if a := i.volumes[tag].attachment; a != nil {
-			ids = append(ids, params.MachineStorageId{MachineTag: a.machine, AttachmentTag: tag})
-		}
+	for tag := range i.volumes {
+		ids = append(ids, params.MachineStorageId{MachineTag: machine.String(), AttachmentTag: tag})
 	}
-	f := newFeed(ids, join[params.MachineStorageId])
-	i.attachmentFeeds = append(living(i.attachmentFeeds), f)
-	return f, nil
+	return i.attachmentFeed.Watch(ids), nil
 }
 
-// Volumes implements storageprovisioner.VolumeAccessor. Here and below, the code of the error
-// says whether a volume does not exist, or is not made yet.
+func (i *inventory) WatchMachine(names.MachineTag) (watcher.NotifyWatcher, error) {
+	return i.machineFeed.Watch(), nil
+}
+
+func (i *inventory) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+	return new(feed.Notify).Watch(), nil // it does not change
+}
+
+func (i *inventory) EnvironConfig() (*config.Config, error) { return i.environ, nil }
+
 func (i *inventory) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
-	return each(i, tags, func(tag names.VolumeTag) (r params.VolumeResult) {
-		v, err := i.volume(tag.String())
-		if err == nil && v.info == nil {
-			err = errors.NotProvisionedf("volume %s", tag.Id())
+	return read(i, tags, func(tag string, v volume, err error) params.VolumeResult {
+		if err == nil && v.info.VolumeId == "" {
+			err = errors.NotProvisionedf("%s", tag)
 		}
-		if err != nil {
-			r.Error = params.ServerError(err)
-			return r
-		}
-		r.Result = params.Volume{VolumeTag: tag.String(), Info: *v.info}
-		return r
+		return params.VolumeResult{Result: params.Volume{VolumeTag: tag, Info: v.info}, Error: params.ServerError(err)}
 	})
 }
 
-// VolumeAttachments implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
-	return each(i, ids, func(id params.MachineStorageId) (r params.VolumeAttachmentResult) {
-		_, a, err := i.attachment(id)
-		if err == nil && a.info == nil {
-			err = errors.NotProvisionedf("%s on %s", id.AttachmentTag, id.MachineTag)
+	return read(i, ids, func(tag string, v volume, err error) params.VolumeAttachmentResult {
+		if err == nil && v.attached.DeviceLink == "" {
+			err = errors.NotProvisionedf("attachment of %s", tag)
 		}
-		if err != nil {
-			r.Error = params.ServerError(err)
-			return r
-		}
-		r.Result = params.VolumeAttachment{VolumeTag: id.AttachmentTag, MachineTag: id.MachineTag, Info: *a.info}
-		return r
+		return params.VolumeAttachmentResult{Error: params.ServerError(err), Result: params.VolumeAttachment{
+			VolumeTag: tag, MachineTag: machine.String(), Info: v.attached,
+		}}
 	})
 }
 
-// VolumeParams implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
-	return each(i, tags, func(tag names.VolumeTag) (r params.VolumeParamsResult) {
-		v, err := i.volume(tag.String())
-		if err != nil {
-			r.Error = params.ServerError(err)
-			return r
-		}
-		r.Result = params.VolumeParams{VolumeTag: tag.String(), Size: v.size, Provider: string(i.provider)}
-		if v.attachment != nil {
-			a := i.attachmentParams(tag.String(), v)
-			r.Result.Attachment = &a
-		}
-		return r
+	return read(i, tags, func(tag string, v volume, err error) params.VolumeParamsResult {
+		a := i.attachmentParams(tag, v)
+		return params.VolumeParamsResult{Error: params.ServerError(err), Result: params.VolumeParams{
+			VolumeTag: tag, Size: v.size, Provider: "cloud", Attachment: &a,
+		}}
 	})
 }
 
-// VolumeAttachmentParams implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
-	return each(i, ids, func(id params.MachineStorageId) (r params.VolumeAttachmentParamsResult) {
-		v, _, err := i.attachment(id)
-		if err != nil {
-			r.Error = params.ServerError(err)
-			return r
-		}
-		r.Result = i.attachmentParams(id.AttachmentTag, v)
-		return r
+	return read(i, ids, func(tag string, v volume, err error) params.VolumeAttachmentParamsResult {
+		return params.VolumeAttachmentParamsResult{Result: i.attachmentParams(tag, v), Error: params.ServerError(err)}
 	})
 }
 
-// attachmentParams leaves out IDs that are not known yet; the worker waits for them.
-func (i *inventory) attachmentParams(tag string, v *volume) params.VolumeAttachmentParams {
-	p := params.VolumeAttachmentParams{
-		VolumeTag:  tag,
-		MachineTag: v.attachment.machine,
-		InstanceId: string(i.machines[v.attachment.machine]),
-		Provider:   string(i.provider),
+// attachmentParams has empty IDs until they are known; the worker waits for them.
+func (i *inventory) attachmentParams(tag string, v volume) params.VolumeAttachmentParams {
+	return params.VolumeAttachmentParams{
+		VolumeTag: tag, MachineTag: machine.String(), VolumeId: v.info.VolumeId, InstanceId: i.instance, Provider: "cloud",
 	}
-	if v.info != nil {
-		p.VolumeId = v.info.VolumeId
-	}
-	return p
 }
 
-// SetVolumeInfo implements storageprovisioner.VolumeAccessor. From now on there is a volume
-// that must be destroyed some day, so a real inventory must store the record durably.
-func (i *inventory) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
-	return record(i, volumes, func(made params.Volume) error {
-		v, err := i.volume(made.VolumeTag)
-		if err != nil {
-			return err
-		}
-		v.info = &made.Info
+// SetVolumeInfo records a volume that must be destroyed some day, so a real inventory must keep it.
+func (i *inventory) SetVolumeInfo(made []params.Volume) ([]params.ErrorResult, error) {
+	return write(made, func(made params.Volume) error {
 		fmt.Printf("inventory: %s is %s, %d MiB\n", made.VolumeTag, made.Info.VolumeId, made.Info.Size)
-		return nil
+		return i.change(made.VolumeTag, func(v *volume) { v.info = made.Info })
 	})
 }
 
-// SetVolumeAttachmentInfo implements storageprovisioner.VolumeAccessor.
-func (i *inventory) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
-	return record(i, attachments, func(made params.VolumeAttachment) error {
-		_, a, err := i.attachment(params.MachineStorageId{MachineTag: made.MachineTag, AttachmentTag: made.VolumeTag})
-		if err != nil {
-			return err
-		}
-		a.info = &made.Info
+func (i *inventory) SetVolumeAttachmentInfo(made []params.VolumeAttachment) ([]params.ErrorResult, error) {
+	return write(made, func(made params.VolumeAttachment) error {
 		fmt.Printf("inventory: %s is on %s: %s\n", made.VolumeTag, made.MachineTag, made.Info.DeviceLink)
-		return nil
+		return i.change(made.VolumeTag, func(v *volume) { v.attached = made.Info })
 	})
 }
 
-// Life implements storageprovisioner.LifecycleManager.
 func (i *inventory) Life(tags []names.Tag) ([]params.LifeResult, error) {
-	return each(i, tags, func(tag names.Tag) params.LifeResult {
-		v, err := i.volume(tag.String())
-		if err != nil {
-			return params.LifeResult{Error: params.ServerError(err)}
-		}
-		return params.LifeResult{Life: v.life}
+	return read(i, tags, func(_ string, v volume, err error) params.LifeResult {
+		return params.LifeResult{Life: v.life, Error: params.ServerError(err)}
 	})
 }
 
-// AttachmentLife implements storageprovisioner.LifecycleManager.
 func (i *inventory) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
-	return each(i, ids, func(id params.MachineStorageId) params.LifeResult {
-		_, a, err := i.attachment(id)
-		if err != nil {
-			return params.LifeResult{Error: params.ServerError(err)}
-		}
-		return params.LifeResult{Life: a.life}
+	return read(i, ids, func(_ string, v volume, err error) params.LifeResult {
+		return params.LifeResult{Life: v.attachment, Error: params.ServerError(err)}
 	})
 }
 
-// Remove implements storageprovisioner.LifecycleManager. The volumes have been destroyed.
-func (i *inventory) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
-	return record(i, tags, func(tag names.Tag) error {
-		if _, err := i.volume(tag.String()); err != nil {
-			return err
-		}
-		delete(i.volumes, tag.String())
-		i.volumeChanged(tag.String())
-		fmt.Printf("inventory: %s is gone\n", tag)
-		return nil
-	})
-}
-
-// RemoveAttachments implements storageprovisioner.LifecycleManager. The volumes have been
-// detached.
 func (i *inventory) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
-	return record(i, ids, func(id params.MachineStorageId) error {
-		v, _, err := i.attachment(id)
-		if err != nil {
-			return err
-		}
-		v.attachment = nil
-		i.attachmentChanged(id.AttachmentTag, id.MachineTag)
-		i.settle(id.AttachmentTag)
-		return nil
+	return write(ids, func(id params.MachineStorageId) error {
+		return i.change(id.AttachmentTag, func(v *volume) { v.attachment = "" })
 	})
 }
 
-// WatchMachine implements storageprovisioner.MachineAccessor.
-func (i *inventory) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
-	f := newFeed(struct{}{}, latest)
-	i.change(func() {
-		i.machineFeeds[machine.String()] = append(living(i.machineFeeds[machine.String()]), f)
+func (i *inventory) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+	return write(tags, func(tag names.Tag) error {
+		fmt.Printf("inventory: %s is gone\n", tag)
+		return i.change(tag.String(), func(*volume) { delete(i.volumes, tag.String()) })
 	})
-	return f, nil
 }
 
-// InstanceIds implements storageprovisioner.MachineAccessor.
 func (i *inventory) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
-	return each(i, machines, func(machine names.MachineTag) (r params.StringResult) {
-		switch id, ok := i.machines[machine.String()]; {
-		case !ok:
-			r.Error = params.ServerError(errors.NotFoundf("machine %s", machine.Id()))
-		case id == "":
-			r.Error = params.ServerError(errors.NotProvisionedf("machine %s", machine.Id()))
-		default:
-			r.Result = string(id)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	results := make([]params.StringResult, len(machines))
+	for n, m := range machines {
+		if results[n].Result = i.instance; i.instance == "" {
+			results[n].Error = params.ServerError(errors.NotProvisionedf("%s", m))
 		}
-		return r
-	})
+	}
+	return results, nil
 }
 
-// SetStatus implements storageprovisioner.StatusSetter. This inventory stores no statuses.
 func (i *inventory) SetStatus(statuses []params.EntityStatusArgs) error {
 	for _, s := range statuses {
-		if s.Info != "" {
-			s.Status += " (" + s.Info + ")"
-		}
-		fmt.Printf("status:    %s %s\n", s.Tag, s.Status)
+		fmt.Println("status:   ", s.Tag, s.Status, s.Info)
 	}
 	return nil
 }
 
-// WatchForEnvironConfigChanges implements storageprovisioner.EnvironAccessor. The
-// configuration of this environment does not change.
-func (i *inventory) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
-	return newFeed(struct{}{}, latest), nil
-}
-
-// EnvironConfig implements storageprovisioner.EnvironAccessor.
-func (i *inventory) EnvironConfig() (*config.Config, error) { return i.environ, nil }
-
-// WatchBlockDevices implements storageprovisioner.VolumeAccessor. Only a machine's worker uses
-// block devices.
-func (i *inventory) WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error) {
-	return nil, errors.NotSupportedf("block devices in an environment manager")
-}
-
-// VolumeBlockDevices implements storageprovisioner.VolumeAccessor.
-func (i *inventory) VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error) {
-	return nil, errors.NotSupportedf("block devices in an environment manager")
-}
-
-// The functions below are called with the lock held.
-
-func (i *inventory) volume(tag string) (*volume, error) {
-	if v, ok := i.volumes[tag]; ok {
-		return v, nil
-	}
-	return nil, errors.NotFoundf("%s", tag)
-}
-
-func (i *inventory) attachment(id params.MachineStorageId) (*volume, *attachment, error) {
-	v, ok := i.volumes[id.AttachmentTag]
-	if !ok || v.attachment == nil || v.attachment.machine != id.MachineTag {
-		return nil, nil, errors.NotFoundf("%s on %s", id.AttachmentTag, id.MachineTag)
-	}
-	return v, v.attachment, nil
-}
-
-// each makes a bulk call that reads: one result for each argument, in order. An error of the
-// call as a whole would end the worker.
-func each[A, R any](i *inventory, args []A, result func(A) R) ([]R, error) {
+// read makes a bulk call that reads volumes or their attachments: one result for each argument, in
+// order. The error says what does not exist.
+func read[A, R any](i *inventory, args []A, result func(tag string, v volume, err error) R) ([]R, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	results := make([]R, len(args))
 	for n, arg := range args {
-		results[n] = result(arg)
+		id, attachment := any(arg).(params.MachineStorageId)
+		tag := id.AttachmentTag
+		if !attachment {
+			tag = any(arg).(names.Tag).String()
+		}
+		if v, ok := i.volumes[tag]; ok && !(attachment && v.attachment == "") {
+			results[n] = result(tag, *v, nil)
+		} else {
+			results[n] = result(tag, volume{}, errors.NotFoundf("%v", arg))
+		}
 	}
 	return results, nil
 }
 
-// record makes a bulk call that writes.
-func record[A any](i *inventory, args []A, write func(A) error) (results []params.ErrorResult, _ error) {
-	i.change(func() {
-		for _, arg := range args {
-			results = append(results, params.ErrorResult{Error: params.ServerError(write(arg))})
-		}
-	})
+// write makes a bulk call that writes.
+func write[A any](args []A, one func(A) error) (results []params.ErrorResult, _ error) {
+	for _, arg := range args {
+		results = append(results, params.ErrorResult{Error: params.ServerError(one(arg))})
+	}
 	return results, nil
-}
-
-// noFilesystems implements the accessors of filesystems: the worker sees that there are none,
-// and never asks for one.
-type noFilesystems struct {
-	storageprovisioner.FilesystemAccessor
-}
-
-func (noFilesystems) WatchFilesystems() (watcher.StringsWatcher, error) {
-	return newFeed(nil, join[string]), nil
-}
-
-func (noFilesystems) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
-	return newFeed(nil, join[params.MachineStorageId]), nil
 }

@@ -3,10 +3,9 @@
 //
 //	go run ./examples/machineagent
 //
-// It makes three filesystems: a directory, one in memory, and ext4 on a loop device. It writes
-// to them, prints what was counted, and removes them. A real agent would continue, and leave
-// its storage as it is when it stops. Making storage needs root: without it the agent prints
-// that, and has nothing to do. With -wait it runs until Ctrl-C.
+// It makes three filesystems: a directory, one in memory, and ext4 on a loop device. It prints
+// what was counted, and removes them. A real agent would continue, and leave its storage as it is
+// when it stops. Making storage needs root. With -wait it runs until Ctrl-C.
 package main
 
 import (
@@ -19,13 +18,29 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"github.com/juju/loggo"
+	"github.com/juju/names/v5"
+	"github.com/juju/worker/v4/dependency"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/watcher/mounts"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/diskmanager"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
 )
+
+var machine = names.NewMachineTag("0")
 
 func main() {
 	wait := flag.Bool("wait", false, "go on until a signal comes")
@@ -40,8 +55,11 @@ func main() {
 }
 
 func run(ctx context.Context, wait bool) error {
-	// Providers do not mount at a path that leads through a symbolic link.
-	tmp, err := filepath.EvalSymlinks(os.TempDir())
+	if os.Geteuid() != 0 {
+		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
+		return nil
+	}
+	tmp, err := filepath.EvalSymlinks(os.TempDir()) // providers do not mount through a symbolic link
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -49,103 +67,190 @@ func run(ctx context.Context, wait bool) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	agent, err := newAgent(dir)
-	if err != nil {
-		return firstError(err, os.RemoveAll(dir))
+	if err := runAgent(ctx, dir, wait); err != nil {
+		return errors.Annotatef(err, "with storage in %s", dir) // something may be mounted there
 	}
-	err = agent.use(ctx, dir, wait)
+	return os.RemoveAll(dir)
+}
+
+// runAgent keeps all its data in a directory.
+func runAgent(ctx context.Context, dir string, wait bool) (err error) {
+	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer store.Close()
+	// A host with its own state gives the worker accessors to that: see examples/environmanager.
+	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders()})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer st.Close()
+	counters := metrics.New(metrics.Options{})
+	engine, err := startWorkers(st, dir, counters)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer func() {
+		engine.Kill()
+		if stopped := engine.Wait(); err == nil {
+			err = stopped
+		}
+	}()
+	err = use(ctx, st, dir, counters, wait)
 	if ctx.Err() != nil {
 		fmt.Println("interrupted")
 		err = nil
 	}
-	left := agent.removeAll()
-	err = firstError(err, agent.stop())
-	if left != nil {
-		// Something may be mounted in the directory.
-		return errors.Annotatef(left, "taking away the storage in %s", dir)
+	if removed := remove(st); err == nil {
+		err = removed
 	}
-	return firstError(err, os.RemoveAll(dir))
+	return errors.Trace(err)
 }
 
-// use adds storage, waits until it is attached, and uses it.
-func (a *agent) use(ctx context.Context, dir string, wait bool) error {
-	if err := a.state.AddStorage(wanted(dir)...); err != nil {
-		return errors.Trace(err)
+// startWorkers sets up a new state, and starts an engine of workers. The engine restarts a worker
+// after a failure.
+func startWorkers(st *state.State, dir string, counters storageprovisioner.Observer) (worker.Worker, error) {
+	if err := st.SetEnvironConfig(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()}); err != nil {
+		return nil, err
 	}
-	// If a worker cannot start, it logs the reason, and the engine retries forever; this
-	// program does not.
-	making, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	all, err := a.await(making, func(all []state.Storage) (bool, error) {
-		attached := 0
-		for _, s := range all {
-			switch {
-			case s.Status == status.Error:
-				return false, errors.Errorf("%s: %s", s.Name, s.Message)
-			case s.Status == status.Attached && s.Location != "":
-				// The status is set first, and the location is recorded next.
-				attached++
-			}
-		}
-		return attached == len(all), nil
+	if err := st.EnsureMachine(machine); err != nil {
+		return nil, err
+	}
+	// Nothing is attached to a machine before its cloud or hypervisor has given it an instance ID.
+	if err := st.SetInstanceId(machine, instance.Id(uuid.NewString())); err != nil {
+		return nil, err
+	}
+	engine, err := dependency.NewEngine(dependency.EngineConfig{
+		IsFatal:       func(error) bool { return false },
+		WorstError:    func(first, _ error) error { return first },
+		ErrorDelay:    time.Second,
+		BackoffFactor: 2,
+		MaxDelay:      time.Minute,
+		Clock:         clock.WallClock,
+		Metrics:       dependency.DefaultMetrics(),
+		Logger:        loggo.GetLogger("machineagent"),
 	})
 	if err != nil {
-		return errors.Annotate(err, "making storage")
+		return nil, err
 	}
-	for _, s := range all {
-		file := filepath.Join(s.Location, "hello")
-		if err := os.WriteFile(file, []byte("hello\n"), 0o600); err != nil {
-			return errors.Trace(err)
+	return engine, dependency.Install(engine, dependency.Manifolds{
+		// A host with a remote state would have a manifold whose worker holds the connection.
+		"accessors": storageprovisioner.AccessorsManifold(st.ForMachine(machine)),
+		// The worker finds the device of a volume by the devices that are recorded here.
+		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
+			return diskmanager.New(diskmanager.Config{Publisher: st.ForMachine(machine)})
+		}},
+		"storage-provisioner": storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
+			ManifoldConfig: storageprovisioner.ManifoldConfig{
+				AccessorsName: "accessors",
+				Clock:         clock.WallClock,
+				Observer:      counters, // it outlives the worker
+				Retry:         storageprovisioner.RetryPolicy{Min: time.Second, CreateThreshold: 3},
+			},
+			Machine:    machine,
+			StorageDir: filepath.Join(dir, "storage"),
+			Mounts:     mounts.Watch, // notices at once when another program unmounts something
+		}),
+	})
+}
+
+// use adds storage, whose pools are the default pools of the providers, and waits until it is
+// attached.
+func use(ctx context.Context, st *state.State, dir string, counters *metrics.Collector, wait bool) error {
+	filesystem := storage.StorageKindFilesystem
+	err := st.AddStorage(
+		state.StorageParams{Name: "scratch", Kind: filesystem, Pool: "rootfs", Size: 16, Machine: machine},
+		state.StorageParams{Name: "cache", Kind: filesystem, Pool: "tmpfs", Size: 16, Machine: machine, MountPoint: filepath.Join(dir, "cache")},
+		state.StorageParams{Name: "data", Kind: filesystem, Pool: "loop", Size: 64, Machine: machine, MountPoint: filepath.Join(dir, "data")},
+	)
+	if err != nil {
+		return err
+	}
+	if err := await(ctx, st, attached); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry() // which metricsserver can serve
+	registry.MustRegister(counters)
+	families, err := registry.Gather()
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "stowage_provisioner_operations_total" && m.GetCounter().GetValue() > 0 {
+				fmt.Println("counted", m.GetLabel(), m.GetCounter().GetValue())
+			}
 		}
-		fmt.Println("wrote", file)
-	}
-	if err := a.showMetrics(filepath.Join(dir, "metrics.prom")); err != nil {
-		return errors.Trace(err)
 	}
 	if wait {
 		fmt.Println("waiting for Ctrl-C")
 		<-ctx.Done()
 	}
-	return nil
+	return err
 }
 
-// wanted returns the storage that a user requests. The pool of each is the default pool of a
-// provider, which has the provider's name.
-func wanted(dir string) []state.StorageParams {
-	if os.Geteuid() != 0 {
-		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
-		return nil
+// attached reports whether all storage is attached, or why it will not be.
+func attached(all []state.Storage) (bool, error) {
+	n := 0
+	for _, s := range all {
+		switch {
+		case s.Status == status.Error:
+			return false, errors.Errorf("%s: %s", s.Name, s.Message)
+		case s.Status == status.Attached && s.Location != "":
+			n++
+		}
 	}
-	return []state.StorageParams{{
-		// Without a mount point it is mounted in the storage directory.
-		Name: "scratch", Kind: storage.StorageKindFilesystem, Pool: string(provider.RootfsProviderType),
-		Size: 16, Machine: machine,
-	}, {
-		Name: "cache", Kind: storage.StorageKindFilesystem, Pool: string(provider.TmpfsProviderType),
-		Size: 16, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "cache"),
-	}, {
-		// The provider only makes volumes: the worker's managed source makes the filesystem on
-		// it, once the disk manager has published the device.
-		Name: "data", Kind: storage.StorageKindFilesystem, Pool: string(provider.LoopProviderType),
-		Size: 64, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "data"),
-	}}
+	return n == len(all), nil
 }
 
-// removeAll removes all storage, even after a signal.
-func (a *agent) removeAll() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	all, err := a.state.AllStorage()
+// remove removes all storage, also after a signal.
+func remove(st *state.State) error {
+	all, err := st.AllStorage()
 	if err != nil {
-		return errors.Trace(err)
+		return err
 	}
 	var names []string
 	for _, s := range all {
 		names = append(names, s.Name)
 	}
-	if err := a.state.RemoveStorage(names); err != nil {
-		return errors.Trace(err)
+	if err := st.RemoveStorage(names); err != nil {
+		return err
 	}
-	_, err = a.await(ctx, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
-	return errors.Trace(err)
+	return await(context.Background(), st, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
+}
+
+// await prints changes of the storage until it is as wanted. It gives up after two minutes.
+func await(ctx context.Context, st *state.State, asWanted func([]state.Storage) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	changes, err := st.WatchStorage()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		changes.Kill()
+		_ = changes.Wait() // its error is returned already
+	}()
+	shown := make(map[string]string)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case _, ok := <-changes.Changes():
+			if !ok {
+				return watcher.EnsureErr(changes)
+			}
+		}
+		all, err := st.AllStorage()
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			if line := fmt.Sprintln(s.Name, s.Status, s.Location, s.Message); line != shown[s.Name] {
+				fmt.Print(line)
+				shown[s.Name] = line
+			}
+		}
+		if ok, err := asWanted(all); ok || err != nil {
+			return err
+		}
+	}
 }

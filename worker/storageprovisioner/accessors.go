@@ -33,6 +33,8 @@ import (
 // Watchers. Each has the contract of package watcher: the first event has everything that
 // exists, even if that is nothing. The worker owns the watchers that it gets, and stops them.
 // Package watcher/feed implements them.
+//
+// Package accessortest checks this contract.
 type Accessors interface {
 	VolumeAccessor
 	FilesystemAccessor

@@ -36,9 +36,23 @@ type inventory struct {
 
 type volume struct {
 	size             uint64
-	life, attachment life.Value // attachment is the life of the attachment; empty: there is none
+	life, attachment life.Value // attachment is that of the attachment; empty: it does not exist
 	info             params.VolumeInfo
 	attached         params.VolumeAttachmentInfo
+}
+
+// newInventory returns an inventory in which volumes are wanted, and attached to the machine.
+func newInventory(environ *config.Config, wanted ...string) *inventory {
+	i := &inventory{environ: environ, instance: "i-0", volumes: make(map[string]*volume)}
+	for _, tag := range wanted {
+		i.volumes[tag] = &volume{size: 1024, life: life.Alive, attachment: life.Alive}
+	}
+	return i
+}
+
+// remove says that a volume is no longer wanted.
+func (i *inventory) remove(tag string) error {
+	return i.change(tag, func(v *volume) { v.life, v.attachment = life.Dying, life.Dying })
 }
 
 // change changes a volume. It keeps the rule that protects data: a volume is dead, and the worker
@@ -122,7 +136,7 @@ func (i *inventory) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, erro
 
 func (i *inventory) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
 	return read(i, ids, func(tag string, v volume, err error) params.VolumeAttachmentResult {
-		if err == nil && v.attached.DeviceLink == "" {
+		if err == nil && v.attached == (params.VolumeAttachmentInfo{}) {
 			err = errors.NotProvisionedf("attachment of %s", tag)
 		}
 		return params.VolumeAttachmentResult{Error: params.ServerError(err), Result: params.VolumeAttachment{
@@ -156,15 +170,19 @@ func (i *inventory) attachmentParams(tag string, v volume) params.VolumeAttachme
 // SetVolumeInfo records a volume that must be destroyed some day, so a real inventory must keep it.
 func (i *inventory) SetVolumeInfo(made []params.Volume) ([]params.ErrorResult, error) {
 	return write(made, func(made params.Volume) error {
-		fmt.Printf("inventory: %s is %s, %d MiB\n", made.VolumeTag, made.Info.VolumeId, made.Info.Size)
-		return i.change(made.VolumeTag, func(v *volume) { v.info = made.Info })
+		return i.change(made.VolumeTag, func(v *volume) {
+			v.info = made.Info
+			fmt.Printf("inventory: %s is %s, %d MiB\n", made.VolumeTag, made.Info.VolumeId, made.Info.Size)
+		})
 	})
 }
 
 func (i *inventory) SetVolumeAttachmentInfo(made []params.VolumeAttachment) ([]params.ErrorResult, error) {
 	return write(made, func(made params.VolumeAttachment) error {
-		fmt.Printf("inventory: %s is on %s: %s\n", made.VolumeTag, made.MachineTag, made.Info.DeviceLink)
-		return i.change(made.VolumeTag, func(v *volume) { v.attached = made.Info })
+		return i.change(made.VolumeTag, func(v *volume) {
+			v.attached = made.Info
+			fmt.Printf("inventory: %s is on %s: %s\n", made.VolumeTag, made.MachineTag, made.Info.DeviceLink)
+		})
 	})
 }
 
@@ -188,8 +206,10 @@ func (i *inventory) RemoveAttachments(ids []params.MachineStorageId) ([]params.E
 
 func (i *inventory) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	return write(tags, func(tag names.Tag) error {
-		fmt.Printf("inventory: %s is gone\n", tag)
-		return i.change(tag.String(), func(*volume) { delete(i.volumes, tag.String()) })
+		return i.change(tag.String(), func(*volume) {
+			delete(i.volumes, tag.String())
+			fmt.Printf("inventory: %s is gone\n", tag)
+		})
 	})
 }
 
@@ -198,9 +218,13 @@ func (i *inventory) InstanceIds(machines []names.MachineTag) ([]params.StringRes
 	defer i.mu.Unlock()
 	results := make([]params.StringResult, len(machines))
 	for n, m := range machines {
-		if results[n].Result = i.instance; i.instance == "" {
+		switch {
+		case m != machine:
+			results[n].Error = params.ServerError(errors.NotFoundf("%s", m))
+		case i.instance == "":
 			results[n].Error = params.ServerError(errors.NotProvisionedf("%s", m))
 		}
+		results[n].Result = i.instance
 	}
 	return results, nil
 }

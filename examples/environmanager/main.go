@@ -22,8 +22,8 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/instance"
-	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/basic"
@@ -51,10 +51,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	inventory := &inventory{environ: environ, instance: "i-0", volumes: make(map[string]*volume)}
-	for _, tag := range []string{"volume-0", "volume-1", "volume-2"} {
-		inventory.volumes[tag] = &volume{size: 1024, life: life.Alive, attachment: life.Alive}
-	}
+	inventory := newInventory(environ, "volume-0", "volume-1", "volume-2")
 	providers := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"cloud": newProvider(true)}}
 	worker, err := storageprovisioner.New(storageprovisioner.Config{
 		Scope:    names.NewModelTag(environ.UUID()),
@@ -86,7 +83,7 @@ func run(ctx context.Context) error {
 func use(ctx context.Context, i *inventory) error {
 	err := i.await(ctx, func(volumes map[string]*volume) bool {
 		for _, v := range volumes {
-			if v.attached.DeviceLink == "" {
+			if v.attached == (params.VolumeAttachmentInfo{}) {
 				return false
 			}
 		}
@@ -97,7 +94,7 @@ func use(ctx context.Context, i *inventory) error {
 	}
 	fmt.Println("manager:   all are attached; removing them")
 	for _, tag := range []string{"volume-0", "volume-1", "volume-2"} {
-		if err := i.change(tag, func(v *volume) { v.life, v.attachment = life.Dying, life.Dying }); err != nil {
+		if err := i.remove(tag); err != nil {
 			return err
 		}
 	}

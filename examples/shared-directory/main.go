@@ -20,21 +20,11 @@ import (
 	"github.com/stowage-io/stowage/examples/internal/volumes"
 )
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func main() { volumes.Main(prepare) }
 
-func run() error {
-	dir, unlock, err := volumes.Open()
-	if err != nil {
-		return err
-	}
-	defer unlock()
+func prepare(dir *volumes.Dir) (volumes.Operations, error) {
 	if err := os.MkdirAll(dir.Path("holders"), 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	p := provider{dir}
 	dir.IsAttached = func(id string) (bool, error) {
@@ -47,18 +37,14 @@ func run() error {
 		machine, _, _ := strings.Cut(holder, " ")
 		return machine, err
 	}
-	return dir.Serve(map[string]func(volumes.Argument) (volumes.Result, error){
-		"create-volumes":   dir.Create,
-		"destroy-volumes":  dir.Destroy,
-		"release-volumes":  dir.Release,
-		"describe-volumes": dir.Describe,
+	return volumes.Operations{
 		// The server runs these, and then the agent of the machine those below, or the other way
 		// round to detach a volume.
 		"attach-volumes":     p.attach,
 		"detach-volumes":     p.detach,
 		"connect-volumes":    p.connect,
 		"disconnect-volumes": p.disconnect,
-	})
+	}, nil
 }
 
 type provider struct{ dir *volumes.Dir }
@@ -89,7 +75,7 @@ func (p provider) attach(arg volumes.Argument) (volumes.Result, error) {
 	case err != nil:
 		return volumes.Result{}, err
 	case holder == "":
-		// Nobody else writes this file now: Open excludes other runs.
+		// Nobody else writes this file now: Main excludes other runs.
 		err = volumes.Write(p.dir.Path("holders", arg.VolumeID), []byte(own))
 	case holder != own:
 		err = fmt.Errorf("the volume is attached to %s", holder)
@@ -117,10 +103,6 @@ func (p provider) detach(arg volumes.Argument) (volumes.Result, error) {
 // connect attaches a volume as a loop device on this machine, if the machine holds the volume.
 func (p provider) connect(arg volumes.Argument) (volumes.Result, error) {
 	id, _ := arg.Attributes["volume-id"].(string)
-	file, err := p.dir.File(id)
-	if err != nil {
-		return volumes.Result{}, err
-	}
 	holder, err := p.holder(id)
 	if err == nil && holder != arg.Attributes["holder"] {
 		err = fmt.Errorf("%v does not hold the volume: %q does", arg.Attributes["holder"], holder)
@@ -128,16 +110,11 @@ func (p provider) connect(arg volumes.Argument) (volumes.Result, error) {
 	if err != nil {
 		return volumes.Result{}, err
 	}
-	attached, err := volumes.AttachLoop(file, arg.Attributes["read-only"] == "true")
-	return volumes.Result{Attachment: attached}, err
+	return p.dir.AttachLoop(id, arg.Attributes["read-only"] == "true")
 }
 
 // disconnect undoes connect.
 func (p provider) disconnect(arg volumes.Argument) (volumes.Result, error) {
 	id, _ := arg.Attributes["volume-id"].(string)
-	file, err := p.dir.File(id)
-	if err != nil {
-		return volumes.Result{}, err
-	}
-	return volumes.Result{}, volumes.DetachLoop(file)
+	return p.dir.DetachLoop(id)
 }

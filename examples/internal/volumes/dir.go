@@ -27,9 +27,9 @@ type Dir struct {
 	Machine func(id string) (string, error)
 }
 
-// Open returns the volumes beside the program, and excludes other runs until unlock is called. The
+// open returns the volumes beside the program, and excludes other runs until unlock is called. The
 // previous run may still be active if its agent was killed.
-func Open() (d *Dir, unlock func(), err error) {
+func open() (d *Dir, unlock func(), err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, nil, err

@@ -14,8 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AttachLoop attaches a file as a loop device, unless it is one already.
-func AttachLoop(file string, readOnly bool) (*Attachment, error) {
+// AttachLoop attaches a volume as a loop device, unless it is one already.
+func (d *Dir) AttachLoop(id string, readOnly bool) (Result, error) {
+	file, err := d.File(id)
+	if err != nil {
+		return Result{}, err
+	}
+	attachment, err := attachLoop(file, readOnly)
+	return Result{Attachment: attachment}, err
+}
+
+func attachLoop(file string, readOnly bool) (*Attachment, error) {
 	var stat syscall.Stat_t
 	if err := syscall.Stat(file, &stat); err != nil {
 		return nil, err
@@ -24,11 +33,11 @@ func AttachLoop(file string, readOnly bool) (*Attachment, error) {
 	if readOnly {
 		options = append(options, "--read-only")
 	}
-	device, err := LoopOf(file)
+	device, err := loopOf(file)
 	// Another program may take the device that losetup has found, or be detaching it.
 	for try := 0; try < tries && err == nil && device == ""; try++ {
 		if device, err = losetup(options...); err != nil && try < tries-1 {
-			device, err = LoopOf(file)
+			device, err = loopOf(file)
 		}
 	}
 	if err != nil {
@@ -43,9 +52,27 @@ func AttachLoop(file string, readOnly bool) (*Attachment, error) {
 	}, nil
 }
 
-// DetachLoop detaches the loop device of a file, if there is one.
-func DetachLoop(file string) error {
-	device, err := LoopOf(file)
+// DetachLoop detaches the loop device of a volume, if there is one.
+func (d *Dir) DetachLoop(id string) (Result, error) {
+	file, err := d.File(id)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{}, detachLoop(file)
+}
+
+// HasLoop reports whether a volume is attached as a loop device.
+func (d *Dir) HasLoop(id string) (bool, error) {
+	file, err := d.File(id)
+	if err != nil {
+		return false, err
+	}
+	device, err := loopOf(file)
+	return device != "", err
+}
+
+func detachLoop(file string) error {
+	device, err := loopOf(file)
 	if err != nil || device == "" {
 		return err
 	}
@@ -57,7 +84,7 @@ func DetachLoop(file string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); ; <-tick.C {
-		device, err := LoopOf(file)
+		device, err := loopOf(file)
 		switch {
 		case err != nil || device == "":
 			return err
@@ -73,8 +100,8 @@ const tries = 10
 // patience is how long detaching a device may take.
 const patience = 5 * time.Second
 
-// LoopOf returns the loop device of a file, or "".
-func LoopOf(file string) (string, error) {
+// loopOf returns the loop device of a file, or "".
+func loopOf(file string) (string, error) {
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}

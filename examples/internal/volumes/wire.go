@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 )
 
@@ -76,10 +77,39 @@ func codeOf(err error) string {
 	return ""
 }
 
-// Serve carries out the operation that the program's argument names, for each argument of the
-// request on the standard input. If Serve returns an error, the outcome is unknown for every volume:
+// Operations are the operations of a program, by name, besides those that [Main] adds.
+type Operations map[string]func(Argument) (Result, error)
+
+// Main is the main function of a program. It opens the volumes, which prepare completes, and carries
+// out the operation that the program's argument names.
+func Main(prepare func(*Dir) (Operations, error)) {
+	if err := run(prepare); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(prepare func(*Dir) (Operations, error)) error {
+	d, unlock, err := open()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	operations := Operations{
+		"create-volumes": d.Create, "destroy-volumes": d.Destroy, "release-volumes": d.Release, "describe-volumes": d.Describe,
+	}
+	own, err := prepare(d)
+	if err != nil {
+		return err
+	}
+	maps.Copy(operations, own)
+	return d.serve(operations)
+}
+
+// serve carries out the operation that the program's argument names, for each argument of the
+// request on the standard input. If serve returns an error, the outcome is unknown for every volume:
 // the program must fail, and all will be tried again.
-func (d *Dir) Serve(operations map[string]func(Argument) (Result, error)) error {
+func (d *Dir) serve(operations Operations) error {
 	if len(os.Args) != 2 {
 		return errors.New("usage: provider OPERATION, with a request on the standard input")
 	}

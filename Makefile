@@ -17,8 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi packages
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18

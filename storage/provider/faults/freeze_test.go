@@ -14,7 +14,8 @@ import (
 )
 
 // The filesystem on a mounted volume thaws long before the limit on its freezing, and keeps what
-// was written to it. Fault F41.
+// was written to it.
+// Fault F41.
 func TestKillWhileMountedVolumeIsCopied(t *testing.T) {
 	r := begin(t, "kill -9 while a mounted volume is copied")
 	devicetest.RequireRoot(t)

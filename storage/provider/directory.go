@@ -32,6 +32,12 @@ const (
 	Copied = object.Copied
 )
 
+// Footprint is what a machine has of an object: see [StorageDirectory.Look].
+type Footprint = object.Footprint
+
+// Holder is a process, or an object in the kernel, that uses an object of a provider.
+type Holder = object.Holder
+
 // StorageDirectory is a directory in which a provider of this package, or the managed source,
 // keeps its objects and their records: the storage directory of a pool, or that of
 // [NewManagedFilesystemSource]. Its methods carry out requests of an operator that no worker
@@ -51,16 +57,17 @@ type directoryOps struct {
 	reidentify func(ctx context.Context, storageDir string, how object.Relocation) error
 	trash      func(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error
 	purgeTrash func(ctx context.Context, storageDir string, olderThan time.Time) error
+	look       func(ctx context.Context, storageDir, id string) (*Footprint, error)
 }
 
 // operations returns the functions for the directory, and false if the directory does not
 // exist.
 func (d StorageDirectory) operations() (directoryOps, bool, error) {
 	ops, ok := map[storage.ProviderType]directoryOps{
-		LoopProviderType:   {loop.Reidentify, loop.Trash, loop.PurgeTrash},
-		TmpfsProviderType:  {tmpfs.Reidentify, tmpfs.Trash, tmpfs.PurgeTrash},
-		RootfsProviderType: {rootfs.Reidentify, rootfs.Trash, rootfs.PurgeTrash},
-		ManagedSourceType:  {managed.Reidentify, managed.Trash, managed.PurgeTrash},
+		LoopProviderType:   {loop.Reidentify, loop.Trash, loop.PurgeTrash, loop.Look},
+		TmpfsProviderType:  {tmpfs.Reidentify, tmpfs.Trash, tmpfs.PurgeTrash, tmpfs.Look},
+		RootfsProviderType: {rootfs.Reidentify, rootfs.Trash, rootfs.PurgeTrash, rootfs.Look},
+		ManagedSourceType:  {managed.Reidentify, managed.Trash, managed.PurgeTrash, managed.Look},
 	}[d.Provider]
 	if !ok {
 		return ops, false, errors.NewNotValid(nil, fmt.Sprintf("provider %q has no storage directory", d.Provider))
@@ -119,6 +126,21 @@ func (d StorageDirectory) Delete(ctx context.Context, id string, owner storage.O
 		return errors.Trace(err)
 	}
 	return errors.Trace(notFound)
+}
+
+// Look returns what the machine has of an object, in any phase. It changes nothing, and takes no lock:
+// it shows an object that an operation works on at the same time as it finds it. If the object does
+// not exist, the error satisfies errors.IsNotFound.
+func (d StorageDirectory) Look(ctx context.Context, id string) (*Footprint, error) {
+	ops, ok, err := d.operations()
+	if err == nil && !ok {
+		err = errors.NotFoundf("directory %s", d.Path)
+	}
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	found, err := ops.look(ctx, d.Path, id)
+	return found, errors.Annotatef(err, "looking at %s", id)
 }
 
 // deletedAtOnce is the time under which Delete moves objects to the trash. It is older than

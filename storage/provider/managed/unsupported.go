@@ -75,3 +75,8 @@ func Trash(context.Context, string, string, storage.Owner, time.Time) error {
 func PurgeTrash(context.Context, string, time.Time) error {
 	return errors.NotSupportedf("the trash on %s", runtime.GOOS)
 }
+
+// Look fails: the error satisfies errors.IsNotSupported.
+func Look(context.Context, string, string) (*object.Footprint, error) {
+	return nil, errors.NotSupportedf("storage on %s", runtime.GOOS)
+}

@@ -78,9 +78,42 @@ func HoldersOfDevice(major, minor uint32) []Holder {
 			return t.OfDevice(major, minor)
 		})...)
 	}
-	onTop, _ := os.ReadDir(fmt.Sprintf("/sys/dev/block/%d:%d/holders", major, minor))
-	for _, entry := range onTop {
+	return append(holders, onTop(major, minor)...)
+}
+
+// onTop returns the block devices that are built on one.
+func onTop(major, minor uint32) []Holder {
+	var holders []Holder
+	entries, _ := os.ReadDir(fmt.Sprintf("/sys/dev/block/%d:%d/holders", major, minor))
+	for _, entry := range entries {
 		holders = append(holders, Holder{Name: entry.Name(), How: "block device on top"})
+	}
+	return holders
+}
+
+// HoldersOf returns the other processes that use the mounts which find returns for any mount
+// namespace, or that have one of the block devices with the numbers open; the mounts in other mount
+// namespaces than that of this process; and block devices on top. As [HoldersOfMount] it ignores what
+// it cannot read.
+func HoldersOf(find func(*Table) []*mountinfo.Info, devices []uint64) []Holder {
+	mounts := make(map[uint64]bool) // the IDs of mounts are unique among all namespaces
+	var elsewhere []Holder
+	for _, n := range ReadNamespaces() {
+		for _, m := range find(n.Table) {
+			mounts[uint64(m.ID)] = true
+		}
+		if !n.Own {
+			elsewhere = append(elsewhere, n.Holders(find)...)
+		}
+	}
+	holders := scanProcesses(func(st *unix.Statx_t) bool {
+		return mounts[st.Mnt_id] ||
+			st.Mode&unix.S_IFMT == unix.S_IFBLK && slices.Contains(devices, unix.Mkdev(st.Rdev_major, st.Rdev_minor))
+	})
+	holders = slices.DeleteFunc(holders, func(h Holder) bool { return h.PID == os.Getpid() })
+	holders = append(holders, elsewhere...)
+	for _, number := range devices {
+		holders = append(holders, onTop(unix.Major(number), unix.Minor(number))...)
 	}
 	return holders
 }

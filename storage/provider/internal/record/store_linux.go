@@ -72,6 +72,9 @@ func (s *Store) Dir() string {
 	return s.dir.Path()
 }
 
+// Path returns the path of the record of a valid ID, whether there is one or not.
+func (s *Store) Path(id string) string { return s.dir.Entry(id + suffix) }
+
 // Validator is a record that can check its own content.
 type Validator interface {
 	Validate() error

@@ -1,0 +1,67 @@
+//go:build linux
+
+package provider
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+)
+
+// An object is looked at in all phases, without the lock of a call, and is not changed.
+func TestLook(t *testing.T) {
+	forEachSource(t, func(t *ownedTest) {
+		id := t.mustCreate(ownerTags(uuid.NewString(), uuid.NewString()))
+		unlock, err := t.store().Lock(t.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := t.directory().Look(t.ctx, id)
+		unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(found.Record); err != nil || len(found.Mounts) > 0 || len(found.Devices) > 0 || len(found.Holders()) > 0 {
+			t.Errorf("detached: %+v, %v", found, err)
+		}
+		at := t.mustAttach(id)
+		if found, err = t.directory().Look(t.ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		if t.kind == LoopProviderType {
+			if !slices.Equal(found.Devices, []string{at}) || len(found.Files) != 1 || found.Files[0].Size == 0 {
+				t.Errorf("attached at %s: %+v", at, found)
+			}
+			f, err := os.Open(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if holders := found.Holders(); len(holders) > 0 {
+				t.Errorf("this process is not among its users: %+v", holders)
+			}
+			f.Close()
+		} else if t.kind != RootfsProviderType && (len(found.Mounts) != 1 || found.Mounts[0].Path != at || found.Mounts[0].ReadOnly) {
+			t.Errorf("attached at %s: %+v", at, found)
+		}
+		usage, ok, err := found.Usage()
+		if want := t.kind != LoopProviderType; err != nil || ok != want || want && (usage.Size == 0 || usage.Free > usage.Size) {
+			t.Errorf("usage %+v, %v, %v", usage, ok, err)
+		}
+		if got := t.mustAttach(id); got != at {
+			t.Errorf("attached at %s, want %s as before", got, at)
+		}
+		if err := t.detach(id); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := t.directory().Look(t.ctx, id); err != nil || len(found.Mounts) > 0 || len(found.Devices) > 0 {
+			t.Errorf("detached again: %+v, %v", found, err)
+		}
+		t.mustRemove(id)
+		if _, err := t.directory().Look(t.ctx, id); !errors.Is(err, errors.NotFound) {
+			t.Errorf("removed: %v", err)
+		}
+	})
+}

@@ -68,7 +68,7 @@ type loop struct {
 	nextMountCheck time.Time
 
 	observer observer
-	reports  <-chan chan<- map[string]any
+	reports  <-chan reportRequest
 
 	// invalidIDs holds the messages about invalid IDs from watchers that have been logged.
 	invalidIDs guard.Set[string]
@@ -123,7 +123,7 @@ type (
 // mounts all the time.
 const mountCheckPause = 50
 
-func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
+func newLoop(config setup, tomb *tomb.Tomb, reports <-chan reportRequest) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &loop{
 		config:         config,
@@ -264,8 +264,8 @@ func (l *loop) serve() error {
 				return watchError(e.what, e.err)
 			}
 
-		case report := <-l.reports:
-			report <- l.report()
+		case request := <-l.reports:
+			l.answerReport(request)
 		}
 		if !l.tomb.Alive() {
 			return nil

@@ -40,8 +40,15 @@ func (l *loop) report() map[string]any {
 	if len(all.Pending) == 0 {
 		return report
 	}
-	details := make(map[string]any, len(all.Pending))
-	for _, p := range all.Pending {
+	report["unfinished"] = reportOf(all.Pending)
+	report["unfinished-by-state"] = all.Unfinished
+	return report
+}
+
+// reportOf returns the entries of unfinished entities in a report.
+func reportOf(pending []plan.Pending) map[string]any {
+	details := make(map[string]any, len(pending))
+	for _, p := range pending {
 		entry := map[string]any{"operation": p.Op.String(), "state": p.Phase, "since": p.Since}
 		if p.WaitsFor != "" {
 			entry["waits-for"] = p.WaitsFor
@@ -57,7 +64,25 @@ func (l *loop) report() map[string]any {
 		}
 		details[p.Key.String()] = entry
 	}
-	report["unfinished"] = details
-	report["unfinished-by-state"] = all.Unfinished
-	return report
+	return details
+}
+
+// reportRequest asks the loop for the entries of some volumes and filesystems with their attachments, or
+// for the whole report.
+type reportRequest struct {
+	all bool
+	of  []plan.Key
+	to  chan<- map[string]any
+}
+
+func (l *loop) answerReport(r reportRequest) {
+	if r.all {
+		r.to <- l.report()
+		return
+	}
+	var pending []plan.Pending
+	for _, key := range r.of {
+		pending = append(pending, l.core.PendingOf(key)...)
+	}
+	r.to <- reportOf(pending)
 }

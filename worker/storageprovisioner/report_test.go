@@ -3,11 +3,14 @@ package storageprovisioner_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
 
@@ -26,6 +29,13 @@ var _ = gc.Suite(&reportSuite{})
 // report returns the report of the worker.
 func (s *baseSuite) report() map[string]any {
 	return s.worker.(interface{ Report() map[string]any }).Report()
+}
+
+// reportOf returns what the worker reports of some volumes and filesystems.
+func (s *baseSuite) reportOf(tags ...names.Tag) map[string]any {
+	return s.worker.(interface {
+		ReportOf([]names.Tag) map[string]any
+	}).ReportOf(tags)
 }
 
 // awaitReport waits until the report contains a text. The worker handles the result of a
@@ -135,6 +145,8 @@ func (s *reportSuite) TestAttachmentWaitsForStorage(c *gc.C) {
 	s.caughtUp(c)
 	s.checkWaits(c, "volume attachment 0 on machine-0", "attach", "volume 0")
 	s.checkWaits(c, "filesystem attachment 1 on machine-0", "attach", "filesystem 1")
+	of := s.reportOf(names.NewVolumeTag("0"))
+	c.Check(slices.Sorted(maps.Keys(of)), jc.DeepEquals, []string{"volume attachment 0 on machine-0"})
 }
 
 // The filesystem waits for the volume's attachment, its plan and its block device in turn.
@@ -418,6 +430,10 @@ func (s *reportSuite) TestReportListsHundredAndCountsAll(c *gc.C) {
 	report := s.report()
 	c.Check(report["unfinished"], gc.HasLen, 100)
 	c.Check(report["unfinished-by-state"], jc.DeepEquals, map[string]int{"waiting": 150})
+	of := s.reportOf(names.NewVolumeTag("149"), names.NewVolumeTag("150"), names.NewFilesystemTag("0"))
+	c.Check(of, jc.DeepEquals, map[string]any{"volume 149": map[string]any{
+		"operation": "create", "state": "waiting", "since": s.clock.Now(), "waits-for": "machine-1 to be provisioned",
+	}})
 	c.Check(report["entities"], jc.DeepEquals, map[string]int{"volume": 150})
 }
 

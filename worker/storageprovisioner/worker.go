@@ -7,12 +7,13 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
 // provisioner is the worker.
 type provisioner struct {
 	tomb    tomb.Tomb
-	reports chan chan<- map[string]any
+	reports chan reportRequest
 }
 
 // New starts a storage provisioner. Its errors satisfy errors.IsNotValid; see
@@ -39,12 +40,13 @@ type provisioner struct {
 //	statuses-to-set      the number of volumes and filesystems whose status could not be set and
 //	                     is set again later; absent if there are no such statuses
 //
-// A worker that is ending reports nil.
+// A worker that is ending reports nil. Its method ReportOf([]names.Tag) map[string]any returns the
+// entries of unfinished for some volumes and filesystems only.
 func New(config Config) (worker.Worker, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	w := &provisioner{reports: make(chan chan<- map[string]any)}
+	w := &provisioner{reports: make(chan reportRequest)}
 	l := newLoop(newSetup(config), &w.tomb, w.reports)
 	w.tomb.Go(l.run)
 	return w, nil
@@ -109,9 +111,30 @@ func (w *provisioner) Wait() error {
 // what each unfinished entity waits for. A worker that is ending reports nil. See [New] for
 // the keys.
 func (w *provisioner) Report() map[string]any {
+	return w.ask(reportRequest{all: true})
+}
+
+// ReportOf returns the entries of some volumes and filesystems, and of their attachments, that the key
+// unfinished of a complete report has, however many others are unfinished. A worker that is ending
+// reports nil.
+func (w *provisioner) ReportOf(storage []names.Tag) map[string]any {
+	var request reportRequest
+	for _, tag := range storage {
+		switch tag.Kind() {
+		case names.VolumeTagKind:
+			request.of = append(request.of, plan.Key{Kind: plan.Volume, ID: tag.Id()})
+		case names.FilesystemTagKind:
+			request.of = append(request.of, plan.Key{Kind: plan.Filesystem, ID: tag.Id()})
+		}
+	}
+	return w.ask(request)
+}
+
+func (w *provisioner) ask(request reportRequest) map[string]any {
 	report := make(chan map[string]any)
+	request.to = report
 	select {
-	case w.reports <- report:
+	case w.reports <- request:
 		return <-report
 	case <-w.tomb.Dying():
 		return nil

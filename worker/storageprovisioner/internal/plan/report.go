@@ -78,6 +78,24 @@ func (c *Core) Report(limit int) Report {
 	return r
 }
 
+// PendingOf returns the pending ones among a volume or filesystem and its attachments.
+func (c *Core) PendingOf(key Key) []Pending {
+	s := c.find(key.Storage())
+	if s == nil {
+		return nil
+	}
+	var pending []Pending
+	for e, next := s, s.common.attachments.first; e != nil; e = next {
+		if c.phaseName(e) != "" {
+			pending = append(pending, c.pending(e))
+		}
+		if e != s {
+			next = e.next
+		}
+	}
+	return pending
+}
+
 // phaseName returns the phase of an entity's operation, phaseUnreadable for an entity that
 // cannot be read and has no known operation, or an empty string if there is nothing to do.
 func (c *Core) phaseName(e *entity) string {

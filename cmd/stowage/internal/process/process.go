@@ -4,10 +4,14 @@ package process
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,6 +90,10 @@ type Process struct {
 
 	tomb   tomb.Tomb
 	engine *dependency.Engine
+
+	mu sync.Mutex
+	// provisioners are the storage provisioners that were started last, by scope.
+	provisioners map[string]worker.Worker
 }
 
 // New returns a process that does not run yet.
@@ -162,6 +170,38 @@ func (p *Process) Wait() error { return p.tomb.Wait() }
 // Reports returns the reports of the workers. The process runs.
 func (p *Process) Reports() map[string]any { return p.engine.Report() }
 
+// Progress returns what the storage provisioners report of unfinished operations on volumes and
+// filesystems, and on their attachments, by entity.
+func (p *Process) Progress(tags []names.Tag) map[string]any {
+	p.mu.Lock()
+	provisioners := slices.Collect(maps.Values(p.provisioners))
+	p.mu.Unlock()
+	all := make(map[string]any)
+	for _, w := range provisioners {
+		if w, ok := w.(interface {
+			ReportOf([]names.Tag) map[string]any
+		}); ok {
+			maps.Copy(all, w.ReportOf(tags))
+		}
+	}
+	return all
+}
+
+// startProvisioner starts a storage provisioner, and keeps it for Progress.
+func (p *Process) startProvisioner(scope string, config storageprovisioner.Config) (worker.Worker, error) {
+	w, err := storageprovisioner.New(config)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.provisioners == nil {
+		p.provisioners = make(map[string]worker.Worker)
+	}
+	p.provisioners[scope] = w
+	return w, nil
+}
+
 // FirstError returns the first error that is not nil.
 func FirstError(errs ...error) error {
 	for _, err := range errs {
@@ -185,11 +225,14 @@ const resyncJitter = 0.2
 func (p *Process) Provisioner(accessorsName, scope string) storageprovisioner.ManifoldConfig {
 	return storageprovisioner.ManifoldConfig{
 		AccessorsName: accessorsName,
-		Clock:         p.Config.Clock,
-		Registry:      func(*config.Config) (storage.ProviderRegistry, error) { return p.Config.Registry, nil },
-		Retry:         p.Config.Retry,
-		TimeLimits:    p.Config.TimeLimits,
-		Observer:      p.observe(scope),
+		NewWorker: func(config storageprovisioner.Config) (worker.Worker, error) {
+			return p.startProvisioner(scope, config)
+		},
+		Clock:      p.Config.Clock,
+		Registry:   func(*config.Config) (storage.ProviderRegistry, error) { return p.Config.Registry, nil },
+		Retry:      p.Config.Retry,
+		TimeLimits: p.Config.TimeLimits,
+		Observer:   p.observe(scope),
 
 		MaxConcurrentCalls: p.Config.MaxConcurrentCalls,
 		RateLimiters:       p.Config.RateLimiters,

@@ -41,6 +41,8 @@ const (
 	KindDelete Kind = "delete"
 	// KindSnapshot makes or deletes a snapshot.
 	KindSnapshot Kind = "snapshot"
+	// KindLook finds out what the machine has of storage, and what is done for it there.
+	KindLook Kind = "look"
 )
 
 // Task is a task as the agent of its machine sees it.
@@ -63,6 +65,7 @@ type Request struct {
 	Delete  *Delete  `json:"delete,omitempty"`
 
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	Look     *Look     `json:"look,omitempty"`
 }
 
 // Result is the result of a task, in the field of its kind.
@@ -74,6 +77,7 @@ type Result struct {
 	Delete  *Deleted   `json:"delete,omitempty"`
 
 	Snapshot *Snapshotted `json:"snapshot,omitempty"`
+	Look     *Looked      `json:"look,omitempty"`
 }
 
 // Inspect names what to read: a path, or a block device that shows a file.
@@ -223,14 +227,92 @@ type Snapshotted struct {
 	Final   bool   `json:"final,omitempty"`
 }
 
+// maxObjectsOfLook is how many objects storage has: a volume and a filesystem.
+const maxObjectsOfLook = 2
+
+// Look names the parts of storage.
+type Look struct {
+	// Objects are the volume and the filesystem, as far as they were made.
+	Objects []Ref `json:"objects,omitempty"`
+	// Entities are the tags of the volume and the filesystem.
+	Entities []string `json:"entities,omitempty"`
+}
+
+// Looked is what a machine has of storage, and what is done for it there. Sizes are in bytes.
+type Looked struct {
+	Files   []File   `json:"files,omitempty"`
+	Devices []string `json:"devices,omitempty"`
+	Mounts  []Mount  `json:"mounts,omitempty"`
+	// Usage is nil if no filesystem is mounted.
+	Usage      *Usage      `json:"usage,omitempty"`
+	Holders    []Holder    `json:"holders,omitempty"`
+	Operations []Operation `json:"operations,omitempty"`
+	// Notes say what is missing above, and why.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// FileKind says what a file of storage is.
+type FileKind string
+
+// The kinds of files.
+const (
+	FileRecord    FileKind = "record" // the provider's note of what it has made
+	FileData      FileKind = "file"
+	FileDirectory FileKind = "directory"
+)
+
+// File is a file or directory of storage. Size, with holes, and Allocated are those of a file with data.
+type File struct {
+	Kind      FileKind `json:"kind"`
+	Path      string   `json:"path"`
+	Missing   bool     `json:"missing,omitempty"`
+	Size      uint64   `json:"size,omitempty"`
+	Allocated uint64   `json:"allocated,omitempty"`
+}
+
+// Mount is a mount of the filesystem, or of a part of it.
+type Mount struct {
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read-only,omitempty"`
+}
+
+// Usage is how much of a filesystem is used. Shared says that it has other data, too.
+type Usage struct {
+	Size      uint64 `json:"size"`
+	Used      uint64 `json:"used"`
+	Available uint64 `json:"available"`
+	Shared    bool   `json:"shared,omitempty"`
+}
+
+// Holder is a process that uses storage, or, without a PID, an object of the kernel.
+type Holder struct {
+	PID  int    `json:"pid,omitempty"`
+	Name string `json:"name"`
+	// Use says how, such as "has open /srv/data/log".
+	Use string `json:"use"`
+}
+
+// Operation is an unfinished operation of a worker, as its report has it.
+type Operation struct {
+	// Entity is what it is done for, such as "volume 0/1".
+	Entity      string    `json:"entity"`
+	Operation   string    `json:"operation"`
+	State       string    `json:"state"`
+	Since       time.Time `json:"since,omitzero"`
+	WaitsFor    string    `json:"waits-for,omitempty"`
+	Failures    int       `json:"failures,omitempty"`
+	LastFailure string    `json:"last-failure,omitempty"`
+	NextAttempt time.Time `json:"next-attempt,omitzero"`
+}
+
 // Kind returns the kind of the request. It is empty unless exactly one field is set.
 func (r Request) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil)
 }
 
 // Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
 func (r Result) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil)
 }
 
 func kindOf(set ...bool) Kind {
@@ -238,12 +320,12 @@ func kindOf(set ...bool) Kind {
 	if n < 0 || slices.Contains(set[n+1:], true) {
 		return ""
 	}
-	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot}[n]
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook}[n]
 }
 
 // Changes reports whether tasks of the kind change something. An agent carries those out one after the
 // other.
-func (k Kind) Changes() bool { return k != KindInspect && k != KindScan }
+func (k Kind) Changes() bool { return k != KindInspect && k != KindScan && k != KindLook }
 
 // Validate returns an error that satisfies errors.IsNotValid unless the request can be carried out.
 func (r Request) Validate() error {
@@ -264,6 +346,8 @@ func (r Request) Validate() error {
 		err = r.Delete.validate()
 	case KindSnapshot:
 		err = r.Snapshot.validate()
+	case KindLook:
+		err = r.Look.validate()
 	default:
 		err = errors.New("not exactly one kind")
 	}
@@ -302,6 +386,18 @@ func (s *Snapshot) validate() error {
 		return errors.New("a snapshot without a provider, or not of one volume or filesystem")
 	case len(s.ResourceTags) == 0:
 		return errors.New("a snapshot without an owner")
+	}
+	return nil
+}
+
+func (l *Look) validate() error {
+	if len(l.Objects) > maxObjectsOfLook || len(l.Entities) > maxObjectsOfLook {
+		return fmt.Errorf("more than %d objects", maxObjectsOfLook)
+	}
+	for _, o := range l.Objects {
+		if o.Provider == "" || o.ID == "" || o.Kind != "volume" && o.Kind != "filesystem" {
+			return fmt.Errorf("an object of kind %q, with provider %q and ID %q", o.Kind, o.Provider, o.ID)
+		}
 	}
 	return nil
 }

@@ -13,10 +13,12 @@ import (
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
 	"github.com/stowage-io/stowage/core/task"
+	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -33,13 +35,20 @@ type Config struct {
 	// Owners, if set, returns the owner of each object that the state has with the entity and the UUID
 	// that the object's tags name, and an empty one otherwise. A scan leaves those objects out.
 	Owners func([]inventory.Object) ([]storage.Owner, error)
+	// Progress, if set, returns what workers of this process report of unfinished operations on volumes
+	// and filesystems, and on their attachments, by entity.
+	Progress func([]names.Tag) map[string]any
 }
 
 // Executor carries out tasks.
-type Executor struct{ config Config }
+type Executor struct {
+	config Config
+	// looking bounds the wait for devices and filesystems that may not answer.
+	looking *patience.Asker
+}
 
 // New returns an executor.
-func New(config Config) *Executor { return &Executor{config} }
+func New(config Config) *Executor { return &Executor{config, patience.New(lookLimit)} }
 
 // Do carries out a task. The result is in the field of its kind.
 func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Result, err error) {
@@ -59,6 +68,8 @@ func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Re
 		result.Delete, err = x.delete(ctx, *request.Delete)
 	case request.Snapshot != nil:
 		result.Snapshot, err = x.snapshot(ctx, *request.Snapshot)
+	case request.Look != nil:
+		result.Look = x.look(ctx, *request.Look)
 	}
 	return result, errors.Trace(err)
 }

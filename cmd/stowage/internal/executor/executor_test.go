@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
@@ -267,4 +269,59 @@ func (p withoutSnapshots) VolumeSource(config *storage.Config) (storage.VolumeSo
 func (p withoutSnapshots) FilesystemSource(config *storage.Config) (storage.FilesystemSource, error) {
 	source, err := p.Provider.FilesystemSource(config)
 	return struct{ storage.FilesystemSource }{source}, err
+}
+
+// A look finds out what there is to know, and says what it could not find out. It shows what workers report
+// of the storage, however long their texts are.
+func TestLook(t *testing.T) {
+	w := newWorld(t)
+	records := filepath.Join(w.dir, "storage", "rootfs", "records")
+	w.must(os.MkdirAll(records, 0o700))
+	w.must(os.WriteFile(filepath.Join(records, "filesystem-0.json"), []byte("{}"), 0o600))
+	since := time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
+	var asked []names.Tag
+	x := executor.New(executor.Config{
+		Dir: datadir.Dir(w.dir), Clock: clock.WallClock,
+		Progress: func(tags []names.Tag) map[string]any {
+			asked = tags
+			return map[string]any{
+				"filesystem 0": map[string]any{"operation": "create", "state": "scheduled", "since": since, "failures": 2,
+					"last-failure": strings.Repeat("€", 10_000), "next-attempt": since.Add(time.Minute)},
+				"volume 1": map[string]any{"operation": "attach", "state": "waiting", "waits-for": "volume 1"},
+			}
+		},
+	})
+	look := func(objects ...task.Ref) task.Looked {
+		t.Helper()
+		result, err := x.Do(t.Context(), task.Request{Look: &task.Look{Objects: objects, Entities: []string{"filesystem-0", "volume-1"}}})
+		w.must(err)
+		return *result.Look
+	}
+	found := look(task.Ref{Provider: "rootfs", Kind: "filesystem", ID: "filesystem-0"}, task.Ref{Provider: "disk", Kind: "volume", ID: "a"})
+	if len(found.Notes) != 1 || !strings.HasPrefix(found.Notes[0], "the files of filesystem filesystem-0: ") || !strings.Contains(found.Notes[0], "is damaged") {
+		t.Errorf("notes %q", found.Notes)
+	}
+	for _, id := range []string{"../../x", "filesystem-1"} {
+		found := look(task.Ref{Provider: "rootfs", Kind: "filesystem", ID: id})
+		if len(found.Notes) != 1 || len(found.Files) > 0 {
+			t.Errorf("%s: %+v", id, found)
+		}
+	}
+	if want := []names.Tag{names.NewFilesystemTag("0"), names.NewVolumeTag("1")}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
+	}
+	if len(found.Operations) != 2 {
+		t.Fatalf("operations %+v", found.Operations)
+	}
+	first := found.Operations[0]
+	if n := len(first.LastFailure); n > 1100 || n < 1000 || !utf8.ValidString(first.LastFailure) {
+		t.Errorf("the failure has %d bytes", n)
+	}
+	first.LastFailure = ""
+	if want := (task.Operation{Entity: "filesystem 0", Operation: "create", State: "scheduled", Since: since, Failures: 2, NextAttempt: since.Add(time.Minute)}); first != want {
+		t.Errorf("%+v, want %+v", first, want)
+	}
+	if want := (task.Operation{Entity: "volume 1", Operation: "attach", State: "waiting", WaitsFor: "volume 1"}); found.Operations[1] != want {
+		t.Errorf("%+v, want %+v", found.Operations[1], want)
+	}
 }

@@ -47,7 +47,7 @@ func (a *Agent) startTasks() (worker.Worker, error) {
 	w := &tasks{
 		tasks: a.client.Tasks(),
 		executor: executor.New(executor.Config{
-			Registry: a.config.Registry, Dir: a.dir, Clock: a.config.Clock, Owners: a.owners,
+			Registry: a.config.Registry, Dir: a.dir, Clock: a.config.Clock, Owners: a.owners, Progress: a.Progress,
 		}),
 		logger:  a.config.Logger,
 		claim:   rand.Text(),

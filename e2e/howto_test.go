@@ -236,14 +236,14 @@ func TestAPIPage(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage:\n- {name: data, directive: 'loop,16M', kind: block}")
 	page{
-		name: "reference/api.md", blocks: 4, prelude: howtoPrelude[:strings.Index(howtoPrelude, "service stowage start")] + `
+		name: "reference/api.md", blocks: 5, prelude: howtoPrelude[:strings.Index(howtoPrelude, "service stowage start")] + `
 service stowage start
 stowage apply -f "$SPEC" --wait
 DIR=$STOWAGE_DIR
 `,
 		after: map[int]string{
 			1: "test \"$(stowage status -o json | grep -c '\"name\"')\" = 1\n",
-			4: "test \"$(stowage status -o json | grep -c '\"name\"')\" = 1\n",
+			5: "test \"$(stowage status -o json | grep -c '\"name\"')\" = 1\n",
 		},
 		postlude: `stowage detach data --wait
 test "$(stowage status -o json | grep -c '"status": "detached"')" = 1

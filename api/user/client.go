@@ -99,6 +99,12 @@ func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error)
 	return result.Storage, err
 }
 
+// Look returns what machines have of the named storage, and what workers do for it.
+func (c *Client) Look(ctx context.Context, names []string) ([]StorageLook, error) {
+	result, err := post[LookList](ctx, c, "look", Names{names})
+	return result.Storage, err
+}
+
 // Events returns what happened to storage, the oldest first.
 func (c *Client) Events(ctx context.Context, args EventsArgs) ([]StorageEvent, error) {
 	result, err := post[StorageEventList](ctx, c, "events", args)

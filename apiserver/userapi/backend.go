@@ -14,6 +14,9 @@ type Backend interface {
 	// Storage returns the named storage, or all storage if no name is given. The error
 	// satisfies errors.IsNotFound if a name is not known.
 	Storage(ctx context.Context, names []string) ([]user.Storage, error)
+	// Look returns what machines have of the named storage, and what workers do for it, sorted by name. A
+	// machine that cannot be asked, or does not answer in time, is no error.
+	Look(ctx context.Context, names []string) ([]user.StorageLook, error)
 	// Events returns what happened to storage, the oldest first.
 	Events(context.Context, user.EventsArgs) ([]user.StorageEvent, error)
 	// Watch calls send with all of the named storage (without names, with all storage) or, from a

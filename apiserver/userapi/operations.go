@@ -36,6 +36,10 @@ func (h *Handler) register() {
 		found, err := b.Storage(ctx, args.Names)
 		return user.StorageList{Storage: found}, err
 	})
+	ask(h, "look", toRead, "Show what machines have of the named storage, and what is done for it", func(ctx context.Context, args user.Names) (user.LookList, error) {
+		looks, err := b.Look(ctx, args.Names)
+		return user.LookList{Storage: looks}, err
+	})
 	ask(h, "events", toRead, "List what happened to storage", func(ctx context.Context, args user.EventsArgs) (user.StorageEventList, error) {
 		found, err := b.Events(ctx, args)
 		return user.StorageEventList{Events: found}, err

@@ -14,10 +14,11 @@ import (
 // Backend answers from its fields, and records the calls.
 type Backend struct {
 	// Storages is what Storage returns, ClaimList what Claims returns, SnapshotList what Snapshots returns,
-	// and Err the error of all calls.
+	// Looks what Look returns, and Err the error of all calls.
 	Storages     []user.Storage
 	ClaimList    []user.Claim
 	SnapshotList []user.Snapshot
+	Looks        []user.StorageLook
 	Err          error
 	// Watched are the events of Watch, which returns when the channel is closed. Watching receives when
 	// Watch begins, and when it ends.
@@ -66,6 +67,12 @@ func (b *Backend) RemoveIf(_ context.Context, on user.Condition) error {
 func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	b.record("storage %q", names)
 	return b.Storages, b.Err
+}
+
+// Look implements userapi.Backend.
+func (b *Backend) Look(_ context.Context, names []string) ([]user.StorageLook, error) {
+	b.record("look %q", names)
+	return b.Looks, b.Err
 }
 
 // Events implements userapi.Backend.

@@ -133,6 +133,7 @@ func (a *Agent) start(config Config) error {
 		Manager:    config.Manager,
 		Machine:    machine,
 		Report:     a.Reports,
+		Progress:   a.Progress,
 		Audit:      config.Audit,
 	})
 	a.Metrics.MustRegister(a.StorageMetrics())

@@ -55,6 +55,9 @@ type Config struct {
 	ChangeLease func(context.Context) (lease kv.Lease, release func(), err error)
 	// Report returns the reports of the workers.
 	Report func() map[string]any
+	// Progress returns what the storage provisioners of the process report of unfinished operations on
+	// volumes and filesystems, by entity. It may be nil.
+	Progress func([]names.Tag) map[string]any
 	// Audit gets what happens to storage. It may be nil.
 	Audit func(user.StorageEvent)
 }
@@ -99,6 +102,7 @@ func (b *Backend) isLocal() bool { return b.config.Server == nil }
 func New(config Config) *Backend {
 	b := &Backend{config: config, dir: config.Dir, state: config.State, executor: executor.New(executor.Config{
 		Registry: config.Registry, Dir: config.Dir, Clock: config.Clock, Environ: config.Manager, Sockets: []string{config.SocketPath},
+		Progress: config.Progress,
 	})}
 	if config.Audit != nil {
 		config.State.LogEvents(func(events []state.Event) {

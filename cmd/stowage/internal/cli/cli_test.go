@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 type backend struct {
 	happened []user.StorageEvent
 	storage  []user.Storage
+	looks    []user.StorageLook
 	changes  []user.Change
 	orphans  []user.Orphan
 	notAsked []user.NotAsked
@@ -75,6 +76,11 @@ func (b *backend) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyResul
 func (b *backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	b.record("storage %q", names)
 	return b.storage, b.err
+}
+
+func (b *backend) Look(_ context.Context, names []string) ([]user.StorageLook, error) {
+	b.record("look %q", names)
+	return b.looks, b.err
 }
 
 func (b *backend) Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error {

@@ -223,6 +223,7 @@ func (s *Server) start(ctx context.Context) error {
 		Manager:     true,
 		Server:      s.backendServer(ca),
 		Report:      s.Reports,
+		Progress:    s.Progress,
 		Audit:       s.config.Audit,
 	})
 	s.registerMetrics()

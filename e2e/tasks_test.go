@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
@@ -53,11 +55,19 @@ func TestTasksOfMachines(t *testing.T) {
 	if _, err := os.Stat(old); !os.IsNotExist(err) {
 		t.Errorf("%s is still there: %v", old, err)
 	}
+	if found := lookIn(t, s.must("describe", "old", "-o", "json")); found.NotAsked != "" || found.Machine != "web" || !slices.ContainsFunc(found.Files, func(f user.StorageFile) bool {
+		return f.Kind == "directory" && strings.HasPrefix(f.Path, s.dataOf("web"))
+	}) {
+		t.Errorf("web has of the imported directory: %+v", found)
+	}
 	fails("no machine is named: name the one that has it with --machine", "import", "x", old, "--pool", "rootfs")
 	fails("machine web: ", take("x", filepath.Join(s.dir, "none"))...)
 
 	web.kill()
 	s.poll("web counts as connected", func() bool { return s.machines()["web"] == "unreachable" })
+	if r := s.must("describe", "old"); !strings.Contains(r.Stdout, "machine web is not connected") || !strings.Contains(r.Stdout, "Events:") {
+		t.Errorf("without its machine, storage is described as\n%s", r.All())
+	}
 	next := tree("next")
 	fails("machine web is not connected: start its agent", take("next", next)...)
 	if r := s.must("orphans"); r.Stdout != "no orphans\n" || !strings.Contains(r.Stderr, "not asked: machine web is not connected") {

@@ -1,9 +1,12 @@
 package cli_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/life"
@@ -18,7 +21,7 @@ func TestDescribe(t *testing.T) {
 			Name: "plain", Kind: "block", Pool: "fast", Provider: "loop", SizeMiB: 64, WantedMiB: 64, Life: life.Alive, Status: status.Detached, Since: at, Volume: "0/7",
 		}, {
 			Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 1024, WantedMiB: 2048, CannotGrowToMiB: 2048, Life: life.Dying,
-			Status: status.Error, Message: "no space\x1b[2J", Since: at, Location: "/srv/data", Volume: "0/1", Filesystem: "0/2",
+			Status: status.Error, Message: "cannot grow to 2048 MiB: growing the ext4 on /dev/loop5, which is mounted at /srv/data: no space\x1b[2J", Since: at, Location: "/srv/data", Volume: "0/1", Filesystem: "0/2",
 			Labels: map[string]string{"tier": "fast", "zone": "a"}, Claim: "orders", Retained: true, Asker: &user.Asker{Way: "csi", Name: "pvc-1"},
 			From: &user.Origin{Snapshot: "sunday"}, Attachments: []user.Attachment{{Machine: "web", Life: life.Dying, Location: "/srv/data", ReadOnly: true}},
 		}},
@@ -27,51 +30,48 @@ func TestDescribe(t *testing.T) {
 			{Name: "other", StorageName: "plain2", Kind: "block", SizeMiB: 64, Status: user.SnapshotReady, TakenAt: &at},
 		},
 	}
+	b.looks = []user.StorageLook{{
+		Name: "data", Machine: "web",
+		Files: []user.StorageFile{
+			{Kind: "record", Path: "/var/lib/stowage/storage/loop/records/volume-0-1-0f0e1d6c-6a3e-4c39-9d4a-1a1f3a7a8b11.json"},
+			{Kind: "file", Path: "/var/lib/stowage/storage/loop/volumes/volume-0-1-0f0e1d6c-6a3e-4c39-9d4a-1a1f3a7a8b11", SizeBytes: 2 << 30, AllocatedBytes: 2<<30 + 4096},
+			{Kind: "record", Path: "/r", Missing: true},
+		},
+		Devices: []string{"/dev/loop5"},
+		Mounts:  []user.StorageMount{{Path: "/srv/data"}, {Path: "/srv/other", ReadOnly: true}},
+		Usage:   &user.StorageUsage{SizeBytes: 1 << 30, UsedBytes: 100 << 20, AvailableBytes: 900 << 20},
+		Holders: []user.StorageHolder{{PID: 4711, Name: "post\x1bgres", Use: "has open /srv/data/base/16384/2619"}, {Name: "dm-0", Use: "block device on top"}},
+		Operations: []user.StorageOperation{{
+			Entity: "filesystem 0/2", Operation: "resize", State: "scheduled", Since: at, Failures: 3,
+			LastFailure: "growing the ext4 on /dev/loop5, which is mounted at /srv/data: no space", NextAttempt: at.Add(time.Hour),
+		}, {Entity: "volume attachment 0/1 on machine-0", Operation: "detach", State: "waiting", Since: at, WaitsFor: "all uses of it to end"}},
+		Notes: []string{"the users of volume x: no answer since 2025-01-02T03:04:05Z"},
+	}, {Name: "plain", Machine: "web", NotAsked: "machine web is not connected", Usage: &user.StorageUsage{SizeBytes: 40 << 30, UsedBytes: 30 << 30, Shared: true}}}
 	b.happened = []user.StorageEvent{{Time: at, Storage: "data", Number: 1, Type: "remove-wanted", By: "alice"}}
 	m := newMachine(t, b)
 	r := m.run(t.Context(), "describe", "data", "plain")
-	got := strings.Split(r.stdout, "\n")
-	for i, line := range got {
-		if before, age, ok := strings.Cut(line, "03:04:05 ("); ok && strings.HasSuffix(age, "d)") {
-			got[i] = before + "03:04:05 (AGE)"
+	text := regexp.MustCompile(`\(\d+d\)`).ReplaceAllString(r.stdout, "(AGE)")
+	const golden = "testdata/describe.golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	want := `Name:          data
-Status:        error, to be removed, since 2025-01-02 03:04:05 (AGE)
-Message:       no space\x1b[2J
-Kind:          filesystem
-Pool:          loop (provider loop)
-Size:          1G, to grow to 2G, cannot grow to 2G
-Attached:      to machine web, at /srv/data, read-only, to be detached
-Volume:        0/1
-Filesystem:    0/2
-Labels:        tier=fast,zone=a
-Asked for by:  csi, as pvc-1
-Claim:         orders, which was deleted: see stowage offer --help
-Made from:     snapshot sunday
-
-Snapshots:
-  NAME    STORAGE  KIND        SIZE  TAKEN                MACHINE  STATUS  MESSAGE
-  monday  data     filesystem  1G    2025-01-02 03:04:05  -        ready   -
-
-Events:
-  TIME                 STORAGE  BY     EVENT
-  2025-01-02 03:04:05  data     alice  to be removed
-
-Name:      plain
-Status:    detached, since 2025-01-02 03:04:05 (AGE)
-Kind:      block
-Pool:      fast (provider loop)
-Size:      64M
-Attached:  no
-Volume:    0/7
-
-Events:
-  TIME                 STORAGE  BY     EVENT
-  2025-01-02 03:04:05  data     alice  to be removed
-`
-	if text := strings.Join(got, "\n"); r.code != 0 || text != want {
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.code != 0 || text != string(want) {
 		t.Errorf("exit status %d, %s\ngot:\n%swant:\n%s", r.code, r.stderr, text, want)
+	}
+	for line := range strings.Lines(text) {
+		// Paths are not broken, so that they can be copied.
+		if utf8.RuneCountInString(line) > 81 && !strings.Contains(line, "/var/lib/stowage/storage/loop/") {
+			t.Errorf("a line with more than 80 columns: %s", line)
+		}
+	}
+	if r := m.run(t.Context(), "describe", "data", "plain", "-o", "json"); r.code != 0 || !strings.Contains(r.stdout, `"allocated-bytes": 2147487744`) {
+		t.Errorf("in JSON: %+v", r)
 	}
 	if r := m.run(t.Context(), "describe"); r.code != 2 {
 		t.Errorf("without a name: exit status %d, %s", r.code, r.stderr)

@@ -174,7 +174,7 @@ func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
 			if text == "" || text == "-" {
 				continue
 			}
-			for _, part := range wrap(text, l.Width-len(indent)) {
+			for _, part := range Wrap(text, l.Width-len(indent)) {
 				group = append(group, line{text: indent + part})
 			}
 		}
@@ -252,9 +252,9 @@ func colorOf(r user.Storage) int {
 	return 0
 }
 
-// wrap breaks a text between words into lines of at most width characters. A longer word has a line
+// Wrap breaks a text between words into lines of at most width characters. A longer word has a line
 // of its own, as it is, so that it can be copied.
-func wrap(text string, width int) (lines []string) {
+func Wrap(text string, width int) (lines []string) {
 	for word := range strings.SplitSeq(text, " ") {
 		last := len(lines) - 1
 		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= width {

@@ -65,14 +65,28 @@ func escapeQuoted(s string, wide func(rune) string) string {
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // Size formats a size in MiB as in a directive, rounded to one decimal.
-func Size(mib uint64) string {
+func Size(mib uint64) string { return scale(float64(mib)) }
+
+// scale formats a value in MiB.
+func scale(value float64) string {
 	const suffixes = "MGTPE"
-	value, unit := float64(mib), 0
+	unit := 0
 	for value >= 1024 && unit < len(suffixes)-1 {
 		value /= 1024
 		unit++
 	}
 	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 1, 64), ".0") + suffixes[unit:unit+1]
+}
+
+// Bytes formats a size in bytes, rounded to one decimal of the largest unit in which it is at least 1.
+func Bytes(bytes uint64) string {
+	switch {
+	case bytes < 1<<10:
+		return strconv.FormatUint(bytes, 10) + "B"
+	case bytes < 1<<20:
+		return strings.TrimSuffix(strconv.FormatFloat(float64(bytes)/(1<<10), 'f', 1, 64), ".0") + "K"
+	}
+	return scale(float64(bytes) / (1 << 20))
 }
 
 // ExactSize formats a size in MiB as in a directive, without rounding.

@@ -4,11 +4,15 @@ package provider
 
 import (
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
 // An object is looked at in all phases, without the lock of a call, and is not changed.
@@ -45,6 +49,20 @@ func TestLook(t *testing.T) {
 			f.Close()
 		} else if t.kind != RootfsProviderType && (len(found.Mounts) != 1 || found.Mounts[0].Path != at || found.Mounts[0].ReadOnly) {
 			t.Errorf("attached at %s: %+v", at, found)
+		}
+		if t.kind == managedType || t.kind == TmpfsProviderType {
+			if err := unix.Mount("", at, "", unix.MS_SHARED, ""); err != nil {
+				t.Fatal(err)
+			}
+			for propagation, want := range map[string]int{"private": 1, "slave": 0} {
+				cmd := exec.Command("unshare", "--mount", "--propagation", propagation, "sh", "-c", "echo ready; read line")
+				kill := sourcetest.Holder(t.T, cmd)
+				holders := found.Holders()
+				if len(holders) != want || want == 1 && (holders[0].PID != cmd.Process.Pid || holders[0].Use != "mounted at "+at) {
+					t.Errorf("%d (%s) has a copy of the mounts, and it is used by %+v", cmd.Process.Pid, propagation, holders)
+				}
+				kill()
+			}
 		}
 		usage, ok, err := found.Usage()
 		if want := t.kind != LoopProviderType; err != nil || ok != want || want && (usage.Size == 0 || usage.Free > usage.Size) {

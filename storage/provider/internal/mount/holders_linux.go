@@ -93,17 +93,14 @@ func onTop(major, minor uint32) []Holder {
 
 // HoldersOf returns the other processes that use the mounts which find returns for any mount
 // namespace, or that have one of the block devices with the numbers open; the mounts in other mount
-// namespaces than that of this process; and block devices on top. As [HoldersOfMount] it ignores what
-// it cannot read.
+// namespaces that do not follow those here; and block devices on top. As
+// [HoldersOfMount] it ignores what it cannot read.
 func HoldersOf(find func(*Table) []*mountinfo.Info, devices []uint64) []Holder {
 	mounts := make(map[uint64]bool) // the IDs of mounts are unique among all namespaces
-	var elsewhere []Holder
-	for _, n := range ReadNamespaces() {
+	namespaces := ReadNamespaces()
+	for _, n := range namespaces {
 		for _, m := range find(n.Table) {
 			mounts[uint64(m.ID)] = true
-		}
-		if !n.Own {
-			elsewhere = append(elsewhere, n.Holders(find)...)
 		}
 	}
 	holders := scanProcesses(func(st *unix.Statx_t) bool {
@@ -111,9 +108,24 @@ func HoldersOf(find func(*Table) []*mountinfo.Info, devices []uint64) []Holder {
 			st.Mode&unix.S_IFMT == unix.S_IFBLK && slices.Contains(devices, unix.Mkdev(st.Rdev_major, st.Rdev_minor))
 	})
 	holders = slices.DeleteFunc(holders, func(h Holder) bool { return h.PID == os.Getpid() })
-	holders = append(holders, elsewhere...)
+	holders = append(holders, Elsewhere(namespaces, find)...)
 	for _, number := range devices {
 		holders = append(holders, onTop(unix.Major(number), unix.Minor(number))...)
+	}
+	return holders
+}
+
+// Elsewhere returns the mounts which find returns for other mount namespaces than that of this process.
+// It leaves out slaves of other mounts, such as those of most services of the host: they go with the
+// mounts that they follow.
+func Elsewhere(namespaces []Namespace, find func(*Table) []*mountinfo.Info) []Holder {
+	var holders []Holder
+	for _, n := range namespaces {
+		if !n.Own {
+			holders = append(holders, n.Holders(func(t *Table) []*mountinfo.Info {
+				return slices.DeleteFunc(slices.Clone(find(t)), func(m *mountinfo.Info) bool { return strings.Contains(m.Optional, "master:") })
+			})...)
+		}
 	}
 	return holders
 }

@@ -68,13 +68,7 @@ func (c *MountCall) AddDirectory(f *Footprint, path string, dir mount.Directory,
 		return usage, errors.Trace(err)
 	}
 	f.holders = func() []Holder {
-		found := mount.HoldersWithin(dir)
-		for _, n := range mount.ReadNamespaces() {
-			if !n.Own {
-				found = append(found, n.Holders(find)...)
-			}
-		}
-		return holders(found)
+		return holders(append(mount.HoldersWithin(dir), mount.Elsewhere(mount.ReadNamespaces(), find)...))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
@@ -165,6 +166,48 @@ func TestGrowthSurvivesKillAndDetach(t *testing.T) {
 		t.Errorf("%d MiB of %+v", m.realSize("data"), s)
 	}
 	m.wantData("data")
+	m.must("remove", "data", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+// If the volume has grown and its filesystem cannot, both sizes are shown until the growth is finished,
+// even if it is withdrawn.
+func TestHalfGrownShowsBothSizes(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: data, directive: 'loop,256M', kind: filesystem, mount: MNT/data, filesystem: btrfs}]")
+	m.start()
+	m.apply()
+	remount := func(flags uintptr) {
+		t.Helper()
+		if err := unix.Mount("", m.mount("data"), "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const remark = "half grown: its volume has 320 MiB, and its filesystem 256 MiB of them"
+	remount(unix.MS_RDONLY)
+	if r := m.run("resize", "data", "320M", "--wait"); r.Code != 1 {
+		t.Error(r.All())
+	}
+	var now command.Storage
+	m.poll("the volume has not grown, or its filesystem has", func() bool {
+		now = m.status()["data"]
+		return now.VolumeMiB == 320 && now.SizeMiB == 256 && now.WantedMiB == 320 && strings.HasSuffix(now.Message, "; "+remark)
+	})
+	if text := m.must("describe", "data").Stdout; !strings.Contains(text, "256M, to grow to 320M") || !strings.Contains(text, ", on a volume of 320M") || !strings.Contains(text, "320M, 320M allocated") {
+		t.Errorf("the description is\n%s", text)
+	}
+	m.must("resize", "data", "256M")
+	m.poll("the growth is not withdrawn", func() bool {
+		now = m.status()["data"]
+		return now.VolumeMiB == 320 && now.SizeMiB == 256 && now.WantedMiB == 256 && strings.HasSuffix(now.Message, remark)
+	})
+	remount(0)
+	m.must("retry", "data")
+	m.must("resize", "data", "320M", "--wait")
+	if now := m.status()["data"]; now.VolumeMiB != 0 || now.SizeMiB != 320 || strings.Contains(now.Message, "half grown") {
+		t.Errorf("afterwards: %+v", now)
+	}
 	m.must("remove", "data", "--wait")
 	m.wantNoStorage()
 	m.stop()

@@ -80,6 +80,10 @@ type Storage struct {
 	// RequestedMiB is the size that was last requested: storage with less is to grow.
 	SizeMiB, RequestedMiB uint64
 
+	// VolumeMiB is the size of the volume if its filesystem is known to have less: the volume has grown,
+	// and the filesystem has not, or not yet. Otherwise it is 0.
+	VolumeMiB uint64
+
 	// MountPoint is the requested mount point.
 	MountPoint string
 
@@ -904,6 +908,9 @@ func (i *instance) view(r *reader, name string) Storage {
 	top := i.top()
 	if top.Info != nil && top.Info.Size != 0 {
 		s.SizeMiB = top.Info.Size
+		if top == i.Filesystem && i.Volume != nil && i.Volume.Info != nil && i.Volume.Info.Size > s.SizeMiB {
+			s.VolumeMiB = i.Volume.Info.Size
+		}
 	}
 	for n, e := range i.entities() {
 		displayed := e.displayStatus()

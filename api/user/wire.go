@@ -25,6 +25,9 @@ type Storage struct {
 	// CannotGrowToMiB is the size to which the storage could not grow; Message gives the
 	// reason. The field is omitted if there is no such size.
 	CannotGrowToMiB uint64 `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
+	// VolumeMiB is the size of the volume if the filesystem on it has less: the volume has grown, and the
+	// filesystem has not, or not yet. The field is omitted otherwise.
+	VolumeMiB uint64 `json:"volume-mib,omitempty" yaml:"volume-mib,omitempty"`
 	// Labels are what users have said about the storage, such as tier: fast.
 	Labels map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"`
 	// Claim is the name of the claim that has the storage, or has left it if it is Retained.

@@ -245,6 +245,7 @@ var descriptions = map[string]string{
 	"Storage.SizeMiB":                 "size-mib is the requested size until the provider has reported the size that it made.",
 	"Storage.Status":                  "status is \"pending\", \"attaching\", \"attached\", \"detaching\", \"detached\", \"destroying\" or \"error\".",
 	"Storage.Volume":                  "volume is the ID of the volume; empty if the storage has none.",
+	"Storage.VolumeMiB":               "volume-mib is the size of the volume if the filesystem on it has less: the volume has grown, and the filesystem has not, or not yet. The field is omitted otherwise.",
 	"Storage.WantedMiB":               "wanted-mib is the size that was last requested. Storage with less is to grow; some has more.",
 	"StorageEvent":                    "StorageEvent is something that happened to storage.",
 	"StorageEvent.By":                 "by is who asked for it: the name of a user, or the ID of one of the host's, such as \"uid 0\". It is omitted if nobody did, or if that is not known.",

@@ -24,6 +24,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/executor"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
@@ -514,6 +515,7 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		SizeMiB:         s.SizeMiB,
 		WantedMiB:       s.RequestedMiB,
 		CannotGrowToMiB: s.CannotGrowTo,
+		VolumeMiB:       s.VolumeMiB,
 		Labels:          s.Labels,
 		Claim:           s.Claim,
 		Retained:        s.Retained,
@@ -540,8 +542,10 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 	if !b.config.Manager && isEnviron(s) {
 		row.Message = strings.TrimPrefix(row.Message+"; "+noManager, "; ")
 	}
-	if remark := on.remark(s); remark != "" {
-		row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
+	for _, remark := range []string{growthRemark(s), on.remark(s)} {
+		if remark != "" {
+			row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
+		}
 	}
 	for i, a := range s.Attachments {
 		if remark := b.absence(a.Machine); remark != "" {
@@ -552,6 +556,16 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		}
 	}
 	return row
+}
+
+// growthRemark returns a remark about storage whose growth has ended half-way, as long as the volume is
+// larger than the filesystem on it. While that is about to grow, there is nothing to remark.
+func growthRemark(s state.Storage) string {
+	grows := s.Status == status.Attached && s.CannotGrowTo == 0 && s.RequestedMiB > s.SizeMiB
+	if s.VolumeMiB == 0 || grows {
+		return ""
+	}
+	return fmt.Sprintf("half grown: its volume has %d MiB, and its filesystem %d MiB of them", s.VolumeMiB, s.SizeMiB)
 }
 
 // isEnviron reports whether the storage belongs to the environment.

@@ -6,6 +6,9 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 )
 
@@ -29,5 +32,58 @@ func TestLookWithoutMachine(t *testing.T) {
 	}
 	if _, err := s.Look(t.Context(), nil); !errors.Is(err, errors.NotValid) {
 		t.Errorf("no storage: %v", err)
+	}
+}
+
+// A volume that is larger than the filesystem on it is shown, and remarked unless the filesystem is about to
+// grow.
+func TestHalfGrown(t *testing.T) {
+	s := newServer(t, kvtest.NewMemory())
+	_, err := s.apply("data loop,16M /srv/data")
+	s.must(err)
+	row := s.one("data")
+	at := s.state.ForMachine(machine)
+	record := func(volume, filesystem uint64) {
+		t.Helper()
+		v, err := at.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-" + strings.ReplaceAll(row.Volume, "/", "-"), Info: params.VolumeInfo{VolumeId: "v", Size: volume}}})
+		s.must(err)
+		f, err := at.SetFilesystemInfo([]params.Filesystem{{FilesystemTag: "filesystem-" + strings.ReplaceAll(row.Filesystem, "/", "-"), Info: params.FilesystemInfo{FilesystemId: "f", Size: filesystem}}})
+		s.must(err)
+		for _, r := range []params.ErrorResult{v[0], f[0]} {
+			if r.Error != nil {
+				t.Fatal(r.Error)
+			}
+		}
+	}
+	const remark = "half grown: its volume has 32 MiB, and its filesystem 16 MiB of them"
+	record(16, 16)
+	if row := s.one("data"); row.VolumeMiB != 0 || strings.Contains(row.Message, "half grown") {
+		t.Errorf("at first: %+v", row)
+	}
+	record(32, 16)
+	if row := s.one("data"); row.VolumeMiB != 32 || row.SizeMiB != 16 || !strings.Contains(row.Message, remark) {
+		t.Errorf("half grown: %+v", row)
+	}
+	_, err = s.Resize(t.Context(), user.ResizeArgs{Names: []string{"data"}, SizeMiB: 32})
+	s.must(err)
+	set := func(message string, data map[string]any) {
+		t.Helper()
+		for _, tag := range []string{"volume-", "filesystem-"} {
+			id := map[string]string{"volume-": row.Volume, "filesystem-": row.Filesystem}[tag]
+			s.must(at.SetStatus([]params.EntityStatusArgs{{Tag: tag + strings.ReplaceAll(id, "/", "-"), Status: string(status.Attached), Info: message, Data: data}}))
+			message, data = "", nil
+		}
+	}
+	set("growing to 32 MiB", nil)
+	if row := s.one("data"); row.VolumeMiB != 32 || strings.Contains(row.Message, "half grown") {
+		t.Errorf("growing: %+v", row)
+	}
+	set("cannot grow to 32 MiB: x", map[string]any{status.CannotGrowTo: uint64(32)})
+	if row := s.one("data"); row.CannotGrowToMiB != 32 || row.Message != "cannot grow to 32 MiB: x; "+remark {
+		t.Errorf("cannot grow: %+v", row)
+	}
+	record(32, 32)
+	if row := s.one("data"); row.VolumeMiB != 0 || strings.Contains(row.Message, "half grown") {
+		t.Errorf("afterwards: %+v", row)
 	}
 }

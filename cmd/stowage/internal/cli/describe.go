@@ -152,6 +152,9 @@ func (d description) write(out *strings.Builder, now time.Time, width int) {
 	if s.CannotGrowToMiB > 0 {
 		size += ", cannot grow to " + table.Size(s.CannotGrowToMiB)
 	}
+	if s.VolumeMiB > 0 {
+		size += ", on a volume of " + table.Size(s.VolumeMiB)
+	}
 	field("Size", size)
 	field("Used", describeUsage(d.Look.Usage))
 	if len(s.Attachments) == 0 {

@@ -20,7 +20,7 @@ func TestDescribe(t *testing.T) {
 		storage: []user.Storage{{
 			Name: "plain", Kind: "block", Pool: "fast", Provider: "loop", SizeMiB: 64, WantedMiB: 64, Life: life.Alive, Status: status.Detached, Since: at, Volume: "0/7",
 		}, {
-			Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 1024, WantedMiB: 2048, CannotGrowToMiB: 2048, Life: life.Dying,
+			Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 1024, WantedMiB: 2048, CannotGrowToMiB: 2048, VolumeMiB: 2048, Life: life.Dying,
 			Status: status.Error, Message: "cannot grow to 2048 MiB: growing the ext4 on /dev/loop5, which is mounted at /srv/data: no space\x1b[2J", Since: at, Location: "/srv/data", Volume: "0/1", Filesystem: "0/2",
 			Labels: map[string]string{"tier": "fast", "zone": "a"}, Claim: "orders", Retained: true, Asker: &user.Asker{Way: "csi", Name: "pvc-1"},
 			From: &user.Origin{Snapshot: "sunday"}, Attachments: []user.Attachment{{Machine: "web", Life: life.Dying, Location: "/srv/data", ReadOnly: true}},

@@ -43,6 +43,8 @@ const (
 	KindSnapshot Kind = "snapshot"
 	// KindLook finds out what the machine has of storage, and what is done for it there.
 	KindLook Kind = "look"
+	// KindMeasure measures how much of filesystems is used.
+	KindMeasure Kind = "measure"
 )
 
 // Task is a task as the agent of its machine sees it.
@@ -66,6 +68,7 @@ type Request struct {
 
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
 	Look     *Look     `json:"look,omitempty"`
+	Measure  *Measure  `json:"measure,omitempty"`
 }
 
 // Result is the result of a task, in the field of its kind.
@@ -78,6 +81,7 @@ type Result struct {
 
 	Snapshot *Snapshotted `json:"snapshot,omitempty"`
 	Look     *Looked      `json:"look,omitempty"`
+	Measure  *Measured    `json:"measure,omitempty"`
 }
 
 // Inspect names what to read: a path, or a block device that shows a file.
@@ -305,14 +309,27 @@ type Operation struct {
 	NextAttempt time.Time `json:"next-attempt,omitzero"`
 }
 
+// MaxMeasured is how many filesystems one task measures.
+const MaxMeasured = 500
+
+// Measure names filesystems.
+type Measure struct {
+	Filesystems []Ref `json:"filesystems"`
+}
+
+// Measured has the usage of each filesystem, nil if it is not mounted or cannot be measured.
+type Measured struct {
+	Filesystems []*Usage `json:"filesystems"`
+}
+
 // Kind returns the kind of the request. It is empty unless exactly one field is set.
 func (r Request) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil)
 }
 
 // Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
 func (r Result) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil)
 }
 
 func kindOf(set ...bool) Kind {
@@ -320,12 +337,14 @@ func kindOf(set ...bool) Kind {
 	if n < 0 || slices.Contains(set[n+1:], true) {
 		return ""
 	}
-	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook}[n]
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook, KindMeasure}[n]
 }
 
 // Changes reports whether tasks of the kind change something. An agent carries those out one after the
 // other.
-func (k Kind) Changes() bool { return k != KindInspect && k != KindScan && k != KindLook }
+func (k Kind) Changes() bool {
+	return k != KindInspect && k != KindScan && k != KindLook && k != KindMeasure
+}
 
 // Validate returns an error that satisfies errors.IsNotValid unless the request can be carried out.
 func (r Request) Validate() error {
@@ -348,6 +367,10 @@ func (r Request) Validate() error {
 		err = r.Snapshot.validate()
 	case KindLook:
 		err = r.Look.validate()
+	case KindMeasure:
+		if len(r.Measure.Filesystems) > MaxMeasured {
+			err = fmt.Errorf("more than %d filesystems", MaxMeasured)
+		}
 	default:
 		err = errors.New("not exactly one kind")
 	}

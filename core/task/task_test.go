@@ -30,6 +30,8 @@ func TestParseRequest(t *testing.T) {
 		`{"snapshot":{"provider":"loop","volume-id":"a","filesystem-id":"a"}}`:                          "not of one volume or filesystem",
 		`{"snapshot":{"provider":"loop","volume-id":"a"}}`:                                              "without an owner",
 		`{"look":{"objects":[{"provider":"loop","kind":"volume","id":"a"}],"entities":["volume-0-1"]}}`: "",
+		`{"measure":{"filesystems":[{"provider":"rootfs","kind":"filesystem","id":"a"}]}}`:              "",
+		`{"measure":{"filesystems":[` + strings.Repeat("{},", 500) + `{}]}}`:                            "more than 500 filesystems",
 		`{"look":{"objects":[{"provider":"loop","kind":"snapshot","id":"a"}]}}`:                         `an object of kind "snapshot"`,
 		`{"look":{"objects":[{"provider":"loop","kind":"volume"}]}}`:                                    `ID ""`,
 		`{"look":{"entities":["a","b","c"]}}`:                                                           "more than 2",
@@ -66,7 +68,7 @@ func TestParseRequest(t *testing.T) {
 // Only what changes something has to wait for the other changes.
 func TestKindChanges(t *testing.T) {
 	for kind, want := range map[task.Kind]bool{
-		task.KindInspect: false, task.KindScan: false, task.KindLook: false, task.KindImport: true, task.KindTag: true, task.KindDelete: true,
+		task.KindInspect: false, task.KindScan: false, task.KindLook: false, task.KindMeasure: false, task.KindImport: true, task.KindTag: true, task.KindDelete: true,
 		task.KindSnapshot: true,
 	} {
 		if kind.Changes() != want {

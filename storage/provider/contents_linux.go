@@ -12,8 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
+
+func usageOf(ctx context.Context, d StorageDirectory, id string) (Usage, bool, error) {
+	files := "mounts"
+	if d.Provider == RootfsProviderType {
+		files = "filesystems"
+	}
+	return object.UsageOf(ctx, d.Path, files, id, d.Provider == RootfsProviderType)
+}
 
 // ReadContents recognises the contents of the regular file at path. It does not follow a
 // symbolic link. If the file does not exist, the error satisfies errors.Is(err,

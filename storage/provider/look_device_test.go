@@ -68,6 +68,10 @@ func TestLook(t *testing.T) {
 		if want := t.kind != LoopProviderType; err != nil || ok != want || want && (usage.Size == 0 || usage.Free > usage.Size) {
 			t.Errorf("usage %+v, %v, %v", usage, ok, err)
 		}
+		same, ok, err := t.directory().Usage(t.ctx, id)
+		if want := t.kind != LoopProviderType; err != nil || ok != want || same.Size != usage.Size || same.Shared != usage.Shared {
+			t.Errorf("usage %+v, %v, %v; want that of the footprint, %+v", same, ok, err, usage)
+		}
 		if got := t.mustAttach(id); got != at {
 			t.Errorf("attached at %s, want %s as before", got, at)
 		}
@@ -76,6 +80,9 @@ func TestLook(t *testing.T) {
 		}
 		if found, err := t.directory().Look(t.ctx, id); err != nil || len(found.Mounts) > 0 || len(found.Devices) > 0 {
 			t.Errorf("detached again: %+v, %v", found, err)
+		}
+		if usage, ok, err := t.directory().Usage(t.ctx, id); err != nil || ok && t.kind != RootfsProviderType {
+			t.Errorf("usage of what is detached: %+v, %v, %v", usage, ok, err)
 		}
 		t.mustRemove(id)
 		if _, err := t.directory().Look(t.ctx, id); !errors.Is(err, errors.NotFound) {

@@ -9,6 +9,10 @@ import (
 	"github.com/juju/errors"
 )
 
+func usageOf(context.Context, StorageDirectory, string) (Usage, bool, error) {
+	return Usage{}, false, errors.NotSupportedf("filesystems on %s", runtime.GOOS)
+}
+
 // ReadContents fails: the error satisfies errors.IsNotSupported.
 func ReadContents(string) (Contents, error) {
 	return Contents{}, errors.NotSupportedf("reading filesystems on %s", runtime.GOOS)

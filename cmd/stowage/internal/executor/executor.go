@@ -70,6 +70,8 @@ func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Re
 		result.Snapshot, err = x.snapshot(ctx, *request.Snapshot)
 	case request.Look != nil:
 		result.Look = x.look(ctx, *request.Look)
+	case request.Measure != nil:
+		result.Measure = x.measure(ctx, *request.Measure)
 	}
 	return result, errors.Trace(err)
 }

@@ -68,17 +68,17 @@ func (x *Executor) lookAt(ctx context.Context, found *task.Looked, directory pro
 	for _, m := range footprint.Mounts {
 		found.Mounts = addMissing(found.Mounts, task.Mount{Path: truncate(m.Path), ReadOnly: m.ReadOnly})
 	}
-	usage, err := ask(x, "the usage", o, func() (*task.Usage, error) {
+	used, err := ask(x, "the usage", o, func() (*task.Usage, error) {
 		u, ok, err := footprint.Usage()
 		if !ok {
 			return nil, errors.Trace(err)
 		}
-		return &task.Usage{Size: u.Size, Used: u.Size - u.Free, Available: u.Available, Shared: u.Shared}, nil
+		return usage(u), nil
 	})
 	if err != nil {
 		failed("the usage", err)
-	} else if usage != nil {
-		found.Usage = usage
+	} else if used != nil {
+		found.Usage = used
 	}
 	holders, err := ask(x, "the users", o, func() ([]provider.Holder, error) { return footprint.Holders(), nil })
 	if err != nil {
@@ -90,6 +90,32 @@ func (x *Executor) lookAt(ctx context.Context, found *task.Looked, directory pro
 			found.Holders = append(found.Holders, task.Holder{PID: h.PID, Name: truncate(h.Name), Use: truncate(h.Use)})
 		}
 	}
+}
+
+// measure measures filesystems. After one that does not answer in time, the others may still take as long
+// each, so it stops at the end of the context.
+func (x *Executor) measure(ctx context.Context, args task.Measure) *task.Measured {
+	measured := &task.Measured{Filesystems: make([]*task.Usage, len(args.Filesystems))}
+	directories := x.config.Dir.StorageDirectories()
+	for i, o := range args.Filesystems {
+		at := slices.IndexFunc(directories, func(d provider.StorageDirectory) bool { return string(d.Provider) == o.Provider })
+		if at < 0 || ctx.Err() != nil {
+			continue
+		}
+		// What cannot be measured has no usage.
+		measured.Filesystems[i], _ = ask(x, "the usage", o, func() (*task.Usage, error) {
+			u, ok, err := directories[at].Usage(ctx, o.ID)
+			if !ok {
+				return nil, errors.Trace(err)
+			}
+			return usage(u), nil
+		})
+	}
+	return measured
+}
+
+func usage(u provider.Usage) *task.Usage {
+	return &task.Usage{Size: u.Size, Used: u.Size - u.Free, Available: u.Available, Shared: u.Shared}
 }
 
 // ask returns an answer about an object, unless that takes too long.

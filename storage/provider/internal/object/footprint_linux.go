@@ -64,7 +64,7 @@ func (c *MountCall) AddDirectory(f *Footprint, path string, dir mount.Directory,
 		}
 		defer target.Close()
 		usage, err := statfs(target)
-		usage.Shared = limit == 0 || usage.Size != limit // with a quota, the kernel shows the limit as the size
+		usage.Shared = isShared(usage, limit)
 		return usage, errors.Trace(err)
 	}
 	f.holders = func() []Holder {

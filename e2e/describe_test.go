@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -144,6 +145,12 @@ storage:
 		}
 	}
 	unmount()
+	for line := range strings.Lines(m.must("status", "-o", "wide").Stdout) {
+		name, _, _ := strings.Cut(line, " ")
+		if used := regexp.MustCompile(` \d+(\.\d)?[KM] \(\d+%\) `).MatchString(line); used != (name == "data" || name == "mem") && name != "logs" {
+			t.Errorf("how much is used: %q", line)
+		}
+	}
 
 	// What cannot be done is described with who prevents it.
 	pid, end := hold(t, m.mount("data"))

@@ -105,6 +105,11 @@ func (c *Client) Look(ctx context.Context, names []string) ([]StorageLook, error
 	return result.Storage, err
 }
 
+// Usage measures how much of the named storage is used. At most [MaxUsages] instances can be named.
+func (c *Client) Usage(ctx context.Context, names []string) (UsageList, error) {
+	return post[UsageList](ctx, c, "usage", Names{names})
+}
+
 // Events returns what happened to storage, the oldest first.
 func (c *Client) Events(ctx context.Context, args EventsArgs) ([]StorageEvent, error) {
 	result, err := post[StorageEventList](ctx, c, "events", args)

@@ -68,6 +68,25 @@ type StorageUsage struct {
 	Shared bool `json:"shared,omitempty" yaml:"shared,omitempty"`
 }
 
+// MaxUsages is for how much storage one request for its usage can be.
+const MaxUsages = 10_000
+
+// UsageList is an answer.
+type UsageList struct {
+	// Storage has what was measured. It omits block storage, and what is not attached or cannot be measured.
+	Storage []MeasuredStorage `json:"storage"`
+	// NotAsked are the machines that were not asked, or have not answered in time.
+	NotAsked []NotAsked `json:"not-asked,omitempty"`
+}
+
+// MeasuredStorage is storage with its usage.
+type MeasuredStorage struct {
+	// Name is the name of the storage.
+	Name string `json:"name" yaml:"name"`
+	// Usage says how much of its filesystem is used.
+	Usage StorageUsage `json:"usage" yaml:"usage"`
+}
+
 // StorageHolder is a process that uses storage, or an object of the kernel.
 type StorageHolder struct {
 	// PID is the ID of the process; it is omitted for an object of the kernel.

@@ -17,6 +17,9 @@ type Backend interface {
 	// Look returns what machines have of the named storage, and what workers do for it, sorted by name. A
 	// machine that cannot be asked, or does not answer in time, is no error.
 	Look(ctx context.Context, names []string) ([]user.StorageLook, error)
+	// Usage measures how much of the named storage is used. A machine that cannot be asked, or does not answer
+	// in time, is no error.
+	Usage(ctx context.Context, names []string) (user.UsageList, error)
 	// Events returns what happened to storage, the oldest first.
 	Events(context.Context, user.EventsArgs) ([]user.StorageEvent, error)
 	// Watch calls send with all of the named storage (without names, with all storage) or, from a

@@ -53,7 +53,7 @@ func TestRoles(t *testing.T) {
 		{"GET", "storage", "", read}, {"GET", "storage/data/0", "", read}, {"PUT", "storage/data", "{}", change},
 		{"GET", "claims", "", read}, {"GET", "claims/db", "", read}, {"PUT", "claims/db", "{}", change}, {"DELETE", "claims/db", "", change}, {"GET", "snapshots", "", read}, {"GET", "snapshots/a", "", read}, {"PUT", "snapshots/a", `{"storage":"b"}`, change}, {"DELETE", "snapshots/a", "", change},
 		{"POST", "offer", "{}", change},
-		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"POST", "look", "{}", read}, {"POST", "events", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
+		{"DELETE", "storage/data", "", change}, {"POST", "find", "{}", read}, {"POST", "look", "{}", read}, {"POST", "usage", "{}", read}, {"POST", "events", "{}", read}, {"GET", "orphans", "", read}, {"GET", "orphans?machine=web", "", read}, {"GET", "pools", "", read},
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read}, {"GET", "servers", "", read}, {"POST", "remove-server", "{}", change},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
@@ -80,7 +80,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 48 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 49 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

@@ -40,6 +40,9 @@ func (h *Handler) register() {
 		looks, err := b.Look(ctx, args.Names)
 		return user.LookList{Storage: looks}, err
 	})
+	ask(h, "usage", toRead, "Measure how much of the named storage is used", func(ctx context.Context, args user.Names) (user.UsageList, error) {
+		return b.Usage(ctx, args.Names)
+	})
 	ask(h, "events", toRead, "List what happened to storage", func(ctx context.Context, args user.EventsArgs) (user.StorageEventList, error) {
 		found, err := b.Events(ctx, args)
 		return user.StorageEventList{Events: found}, err

@@ -75,6 +75,12 @@ func (b *Backend) Look(_ context.Context, names []string) ([]user.StorageLook, e
 	return b.Looks, b.Err
 }
 
+// Usage implements userapi.Backend.
+func (b *Backend) Usage(_ context.Context, names []string) (user.UsageList, error) {
+	b.record("usage %q", names)
+	return user.UsageList{Storage: []user.MeasuredStorage{}}, b.Err
+}
+
 // Events implements userapi.Backend.
 func (b *Backend) Events(_ context.Context, args user.EventsArgs) ([]user.StorageEvent, error) {
 	b.record("events %+v", args)

@@ -15,7 +15,6 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/task"
 	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/storage/provider"
 )
 
 const (
@@ -56,17 +55,16 @@ func (b *Backend) Look(ctx context.Context, names []string) ([]user.StorageLook,
 func (b *Backend) look(ctx context.Context, s state.Storage) user.StorageLook {
 	look := user.StorageLook{Name: s.Name}
 	var request task.Look
-	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
-		if e == nil {
-			continue
+	if v := s.Volume; v != nil {
+		request.Entities = append(request.Entities, v.Tag.String())
+		if v.ProviderID != "" {
+			request.Objects = append(request.Objects, task.Ref{Provider: string(s.Provider), Kind: v.Tag.Kind(), ID: v.ProviderID})
 		}
-		request.Entities = append(request.Entities, e.Tag.String())
-		if e.ProviderID != "" {
-			ref := task.Ref{Provider: string(s.Provider), Kind: e.Tag.Kind(), ID: e.ProviderID}
-			if e == s.Filesystem && s.Volume != nil {
-				ref.Provider = string(provider.ManagedSourceType)
-			}
-			request.Objects = append(request.Objects, ref)
+	}
+	if f := s.Filesystem; f != nil {
+		request.Entities = append(request.Entities, f.Tag.String())
+		if f.ProviderID != "" {
+			request.Objects = append(request.Objects, filesystemRef(s))
 		}
 	}
 	machine, has := converge.BoundMachine(&s)
@@ -94,10 +92,7 @@ func (b *Backend) lookOn(ctx context.Context, look *user.StorageLook, machine na
 	if err != nil {
 		return errors.Trace(err)
 	}
-	tooLate := errors.Errorf("%s has not answered within %v", at, lookPatience)
-	ctx, cancel := context.WithTimeoutCause(ctx, lookPatience, tooLate)
-	defer cancel()
-	result, err := b.do(ctx, at, task.Request{Look: &request})
+	result, err := b.doSoon(ctx, at, lookPatience, task.Request{Look: &request})
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -117,7 +112,8 @@ func addLooked(look *user.StorageLook, found task.Looked) {
 		look.Mounts = append(look.Mounts, user.StorageMount(m))
 	}
 	if u := found.Usage; u != nil {
-		look.Usage = &user.StorageUsage{SizeBytes: u.Size, UsedBytes: u.Used, AvailableBytes: u.Available, Shared: u.Shared}
+		used := wireUsage(*u)
+		look.Usage = &used
 	}
 	for _, h := range found.Holders {
 		look.Holders = append(look.Holders, user.StorageHolder(h))

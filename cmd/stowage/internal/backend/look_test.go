@@ -35,6 +35,43 @@ func TestLookWithoutMachine(t *testing.T) {
 	}
 }
 
+// Machines that cannot be asked how much is used are named, and storage that is not mounted needs none.
+func TestUsageWithoutMachine(t *testing.T) {
+	s := newServer(t, kvtest.NewMemory())
+	_, err := s.apply("a loop,1M /srv/a", "b loop,1M /srv/b", "c loop,1M")
+	s.must(err)
+	list, err := s.Usage(t.Context(), []string{"a", "b", "c"})
+	s.must(err)
+	if len(list.Storage) > 0 || len(list.NotAsked) > 0 {
+		t.Errorf("before anything is made: %+v", list)
+	}
+	at := s.state.ForMachine(machine)
+	for _, name := range []string{"a", "b"} {
+		row := s.one(name)
+		tag := "filesystem-" + strings.ReplaceAll(row.Filesystem, "/", "-")
+		volume := "volume-" + strings.ReplaceAll(row.Volume, "/", "-")
+		_, err := at.SetVolumeInfo([]params.Volume{{VolumeTag: volume, Info: params.VolumeInfo{VolumeId: "v" + name, Size: 1}}})
+		s.must(err)
+		_, err = at.SetVolumeAttachmentInfo([]params.VolumeAttachment{{VolumeTag: volume, MachineTag: machine.String()}})
+		s.must(err)
+		_, err = at.SetFilesystemInfo([]params.Filesystem{{FilesystemTag: tag, Info: params.FilesystemInfo{FilesystemId: name, Size: 1}}})
+		s.must(err)
+		if list, err = s.Usage(t.Context(), []string{name}); err != nil || len(list.NotAsked) > 0 {
+			t.Errorf("before %s is mounted: %+v, %v", name, list, err)
+		}
+		_, err = at.SetFilesystemAttachmentInfo([]params.FilesystemAttachment{{FilesystemTag: tag, MachineTag: machine.String(), Info: params.FilesystemAttachmentInfo{MountPoint: "/srv/" + name}}})
+		s.must(err)
+		if row := s.one(name); row.Location == "" {
+			t.Fatalf("%+v", row)
+		}
+	}
+	list, err = s.Usage(t.Context(), []string{"a", "b", "c"})
+	s.must(err)
+	if len(list.Storage) > 0 || len(list.NotAsked) != 1 || list.NotAsked[0].Machine != "0" || !strings.Contains(list.NotAsked[0].Reason, "machine 0 is not connected") {
+		t.Errorf("%+v", list)
+	}
+}
+
 // A volume that is larger than the filesystem on it is shown, and remarked unless the filesystem is about to
 // grow.
 func TestHalfGrown(t *testing.T) {

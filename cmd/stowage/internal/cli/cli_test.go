@@ -33,6 +33,7 @@ type backend struct {
 	happened []user.StorageEvent
 	storage  []user.Storage
 	looks    []user.StorageLook
+	usage    user.UsageList
 	changes  []user.Change
 	orphans  []user.Orphan
 	notAsked []user.NotAsked
@@ -81,6 +82,11 @@ func (b *backend) Storage(_ context.Context, names []string) ([]user.Storage, er
 func (b *backend) Look(_ context.Context, names []string) ([]user.StorageLook, error) {
 	b.record("look %q", names)
 	return b.looks, b.err
+}
+
+func (b *backend) Usage(_ context.Context, names []string) (user.UsageList, error) {
+	b.record("usage %q", names)
+	return b.usage, b.err
 }
 
 func (b *backend) Watch(ctx context.Context, args user.WatchArgs, send func(user.Event) error) error {

@@ -35,6 +35,7 @@ func (c *common) statusCommand() *cobra.Command {
 What needs attention comes first. A SIZE such as 256M → 512M means that the storage has
 256M and is to grow to 512M. On a terminal, what does not fit is shown below its line,
 and the pool and the kind are left out: -o wide shows all. $NO_COLOR turns off colours.
+With -o wide, the machines are asked how much of each filesystem is used.
 
 With --selector, only storage is shown that has all of the labels.
 
@@ -47,7 +48,8 @@ again.`,
   stowage status data --watch
   stowage status --selector tier=fast -o json`,
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
-			write, err := c.statusWriter(output)
+			layout := table.Layout{Wide: output == outputWide}
+			write, err := c.statusWriter(output, &layout)
 			if err != nil {
 				return err
 			}
@@ -74,6 +76,11 @@ again.`,
 			}
 			rows = slices.DeleteFunc(rows, func(s user.Storage) bool { return !label.Selects(labels, s.Labels) })
 			sort(rows)
+			if layout.Wide {
+				if layout.Used, err = c.usage(ctx, client, rows); err != nil {
+					return err
+				}
+			}
 			return write(c.Stdout, rows)
 		}),
 	}
@@ -98,8 +105,41 @@ var statusOrders = map[string]func([]user.Storage){
 	},
 }
 
-// statusWriter returns the function that writes storage in the format of -o.
-func (c *common) statusWriter(output string) (func(io.Writer, []user.Storage) error, error) {
+// usage returns how much of storage is used, by name. What is not known is left out, and machines that were
+// not asked are named on standard error.
+func (c *common) usage(ctx context.Context, client *user.Client, rows []user.Storage) (map[string]user.StorageUsage, error) {
+	used := make(map[string]user.StorageUsage)
+	var names []string
+	for _, s := range rows {
+		if s.Filesystem != "" && s.Location != "" {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) == 0 {
+		return used, nil
+	}
+	if len(names) > user.MaxUsages {
+		fmt.Fprintf(c.Stderr, "what is used is shown for up to %d filesystems: name or select fewer\n", user.MaxUsages)
+		return used, nil
+	}
+	list, err := client.Usage(ctx, names)
+	if isUnknownRequest(err) { // an older server, or storage that was removed just now
+		return used, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for _, not := range list.NotAsked {
+		fmt.Fprintf(c.Stderr, "not asked: %s\n", table.Escape(not.Reason))
+	}
+	for _, m := range list.Storage {
+		used[m.Name] = m.Usage
+	}
+	return used, nil
+}
+
+// statusWriter returns the function that writes storage in the format of -o. Tables have the layout, as it
+// is when they are written.
+func (c *common) statusWriter(output string, layout *table.Layout) (func(io.Writer, []user.Storage) error, error) {
 	if output == outputName {
 		return func(w io.Writer, rows []user.Storage) error {
 			for _, s := range rows {
@@ -110,7 +150,6 @@ func (c *common) statusWriter(output string) (func(io.Writer, []user.Storage) er
 			return nil
 		}, nil
 	}
-	layout := table.Layout{Wide: output == outputWide}
 	if file, ok := terminal(c.Stdout); ok {
 		layout.Width, _ = sizeOf(file)
 		layout.Color = hasColors()
@@ -118,7 +157,7 @@ func (c *common) statusWriter(output string) (func(io.Writer, []user.Storage) er
 	if output == outputWide {
 		output = "table"
 	}
-	write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error { return table.Write(w, rows, time.Now(), layout) })
+	write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error { return table.Write(w, rows, time.Now(), *layout) })
 	if err != nil {
 		return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, wide, name, json or yaml", output), errUsage)
 	}

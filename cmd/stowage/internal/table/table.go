@@ -50,6 +50,8 @@ type Layout struct {
 	Color bool
 	// Wide adds columns, and leaves none out.
 	Wide bool
+	// Used has the usage of storage by name, as far as it is known. Nil: it is not shown.
+	Used map[string]user.StorageUsage
 }
 
 // Write writes a table of storage in the given order.
@@ -70,6 +72,7 @@ const (
 	colKind       = "KIND"
 	colPool       = "POOL"
 	colSize       = "SIZE"
+	colUsed       = "USED"
 	colStatus     = "STATUS"
 	colSince      = "SINCE"
 	colMachine    = "MACHINE"
@@ -81,7 +84,7 @@ const (
 )
 
 // cell returns the content of a cell.
-func cell(column string, r user.Storage, now time.Time) string {
+func (l Layout) cell(column string, r user.Storage, now time.Time) string {
 	switch column {
 	case colName:
 		return Escape(r.Name)
@@ -91,6 +94,8 @@ func cell(column string, r user.Storage, now time.Time) string {
 		return Escape(r.Pool)
 	case colSize:
 		return formatSize(r)
+	case colUsed:
+		return formatUsed(l.Used[r.Name])
 	case colStatus:
 		return Escape(formatStatus(r))
 	case colSince:
@@ -115,6 +120,9 @@ const indent = "    "
 // render returns the lines of a table: those of the header, and those of each storage.
 func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
 	columns := []string{colName, colKind, colPool, colSize, colStatus, colSince}
+	if l.Used != nil {
+		columns = slices.Insert(columns, 4, colUsed)
+	}
 	if slices.ContainsFunc(rows, func(r user.Storage) bool { return namedMachine(r) != "" }) {
 		columns = append(columns, colMachine)
 	}
@@ -126,7 +134,7 @@ func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
 	for _, column := range columns {
 		widths[column] = utf8.RuneCountInString(column)
 		for _, r := range rows {
-			widths[column] = max(widths[column], utf8.RuneCountInString(cell(column, r, now)))
+			widths[column] = max(widths[column], utf8.RuneCountInString(l.cell(column, r, now)))
 		}
 	}
 	fits := func() bool {
@@ -159,7 +167,7 @@ func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
 	header := newLine(columns, widths, func(column string) string { return column })
 	lines := [][]line{{header}}
 	for _, r := range rows {
-		cells := func(column string) string { return cell(column, r, now) }
+		cells := func(column string) string { return l.cell(column, r, now) }
 		first, moved := newLine(columns, widths, cells), below
 		if narrow && utf8.RuneCountInString(first.text) > l.Width { // its location is long
 			first = newLine(columns[:len(columns)-1], widths, cells)
@@ -170,7 +178,7 @@ func (l Layout) render(rows []user.Storage, now time.Time) [][]line {
 		}
 		group := []line{first}
 		for _, column := range moved {
-			text := cell(column, r, now)
+			text := l.cell(column, r, now)
 			if text == "" || text == "-" {
 				continue
 			}
@@ -289,6 +297,15 @@ func formatSize(r user.Storage) string {
 		return Size(r.SizeMiB)
 	}
 	return formatGrowth(r)
+}
+
+// formatUsed returns how much of storage is used. That of a directory is not known if the kernel counts only
+// the whole filesystem that it is on.
+func formatUsed(u user.StorageUsage) string {
+	if u.SizeBytes == 0 || u.Shared {
+		return "-"
+	}
+	return fmt.Sprintf("%s (%d%%)", Bytes(u.UsedBytes), (u.UsedBytes*100+u.SizeBytes/2)/u.SizeBytes)
 }
 
 func formatGrowth(r user.Storage) string {

@@ -205,7 +205,9 @@ func TestTablesOfAllWidths(t *testing.T) {
 		{"width-80", table.Layout{Width: 80, Color: true}},
 		{"width-120", table.Layout{Width: 120, Color: true}},
 		{"file", table.Layout{}},
-		{"wide", table.Layout{Width: 80, Wide: true}},
+		{"wide", table.Layout{Width: 80, Wide: true, Used: map[string]user.StorageUsage{
+			"database": {SizeBytes: 200 << 30, UsedBytes: 150<<30 + 300<<20}, "logs": {SizeBytes: 1 << 40, UsedBytes: 1 << 39, Shared: true},
+		}}},
 	} {
 		sorted := slices.Clone(everyday)
 		table.SortProblemsFirst(sorted)

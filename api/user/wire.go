@@ -59,6 +59,9 @@ type Storage struct {
 	Filesystem string `json:"filesystem" yaml:"filesystem"`
 	// Attachments has the machine that has the storage, or is to have it; none if it is detached.
 	Attachments []Attachment `json:"attachments" yaml:"attachments"`
+	// Operations are the unfinished operations for the storage, in answers to lists and finds, if the agent
+	// or server that answers carries them out itself. A request to look has those of other machines.
+	Operations []StorageOperation `json:"operations,omitempty" yaml:"operations,omitempty"`
 }
 
 // Origin is a snapshot or storage whose contents other storage got. It may be gone.

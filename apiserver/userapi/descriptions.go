@@ -240,6 +240,7 @@ var descriptions = map[string]string{
 	"Storage.Location":                "location is a device path or a mount point, empty if the storage is not attached.",
 	"Storage.Message":                 "message says why the storage is not attached; for attached storage it is a remark.",
 	"Storage.Name":                    "name is NAME, or NAME/N for one of several instances.",
+	"Storage.Operations":              "operations are the unfinished operations for the storage, in answers to lists and finds, if the agent or server that answers carries them out itself. A request to look has those of other machines.",
 	"Storage.Pool":                    "pool is the name of the pool.",
 	"Storage.Provider":                "provider is the provider of the pool, such as loop.",
 	"Storage.Retained":                "retained says that no claim gets the storage, since it has the data of a claim that was deleted, until a request to offer it.",

@@ -293,6 +293,7 @@ func (b *Backend) Storage(_ context.Context, names []string) ([]user.Storage, er
 	for i, s := range found {
 		rows[i] = b.wireStorage(s, host)
 	}
+	b.addOperations(rows)
 	return rows, nil
 }
 

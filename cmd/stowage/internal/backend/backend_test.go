@@ -60,12 +60,14 @@ type lease struct {
 // server is one of several servers with one state.
 type server struct {
 	*backend.Backend
-	t      testing.TB
-	store  *storeView
-	state  *state.State
-	cloud  *providerfake.Provider
-	lease  *lease // the last
-	leases int    // how many there were
+	t     testing.TB
+	store *storeView
+	state *state.State
+	cloud *providerfake.Provider
+	lease *lease // the last
+	// progress is what workers report, whatever they are asked about.
+	progress map[string]any
+	leases   int // how many there were
 }
 
 func newServer(t testing.TB, store kv.Store) *server {
@@ -83,7 +85,8 @@ func newServer(t testing.TB, store kv.Store) *server {
 	}
 	s.Backend = backend.New(backend.Config{
 		State: s.state, Dir: datadir.Dir(t.TempDir()), Registry: registry, Clock: clock.WallClock, Manager: true, Logger: testLogger{t},
-		Server: &backend.Server{IsConnected: func(names.MachineTag) bool { return true }},
+		Progress: func([]names.Tag) map[string]any { return s.progress },
+		Server:   &backend.Server{IsConnected: func(names.MachineTag) bool { return true }},
 		ChangeLease: func(context.Context) (kv.Lease, func(), error) {
 			s.lease = &lease{}
 			s.leases++

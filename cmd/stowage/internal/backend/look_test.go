@@ -124,3 +124,28 @@ func TestHalfGrown(t *testing.T) {
 		t.Errorf("afterwards: %+v", row)
 	}
 }
+
+// A list has the operations of what is not finished.
+func TestListHasOperations(t *testing.T) {
+	s := newServer(t, kvtest.NewMemory())
+	_, err := s.apply("b loop,1M", "a loop,1M /srv/a") // so that the IDs of the volume and the filesystem of a differ
+	s.must(err)
+	a := s.one("a")
+	s.progress = map[string]any{
+		"volume " + a.Volume: map[string]any{"operation": "create", "state": "running"},
+		"filesystem attachment " + a.Filesystem + " on machine-0": map[string]any{"operation": "attach", "state": "waiting", "waits-for": "x"},
+		"attachment plan of volume " + a.Volume + " on machine-0": map[string]any{"operation": "attach", "state": "waiting"},
+		"filesystem 0/77": map[string]any{"operation": "create", "state": "running"},
+	}
+	rows, err := s.Storage(t.Context(), nil)
+	s.must(err)
+	if len(rows) != 2 || len(rows[1].Operations) > 0 || len(rows[0].Operations) != 3 || rows[0].Operations[1].WaitsFor != "x" {
+		t.Errorf("%+v", rows)
+	}
+	s.must(s.state.ForMachine(machine).SetStatus([]params.EntityStatusArgs{
+		{Tag: "volume-" + strings.ReplaceAll(a.Volume, "/", "-"), Status: string(status.Attached)}, {Tag: "filesystem-" + strings.ReplaceAll(a.Filesystem, "/", "-"), Status: string(status.Attached)},
+	}))
+	if a := s.one("a"); a.Status != status.Attached || len(a.Operations) > 0 {
+		t.Errorf("when it is attached: %+v", a)
+	}
+}

@@ -35,7 +35,8 @@ func (c *common) statusCommand() *cobra.Command {
 What needs attention comes first. A SIZE such as 256M → 512M means that the storage has
 256M and is to grow to 512M. On a terminal, what does not fit is shown below its line,
 and the pool and the kind are left out: -o wide shows all. $NO_COLOR turns off colours.
-With -o wide, the machines are asked how much of each filesystem is used.
+What is not done says whether it waits, runs, or is tried again, if the agent or server that is
+asked does it; "stowage describe" asks the machine. With -o wide, the machines are asked how much of each filesystem is used.
 
 With --selector, only storage is shown that has all of the labels.
 

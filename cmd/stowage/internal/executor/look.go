@@ -28,7 +28,7 @@ const (
 // look finds out what this machine has of storage. It changes nothing. What it cannot find out is in the
 // notes.
 func (x *Executor) look(ctx context.Context, args task.Look) *task.Looked {
-	found := &task.Looked{Operations: x.operations(args.Entities)}
+	found := &task.Looked{Operations: x.Operations(args.Entities)}
 	for _, o := range args.Objects {
 		for _, directory := range x.config.Dir.StorageDirectories() {
 			if string(directory.Provider) == o.Provider {
@@ -134,8 +134,9 @@ func ask[T any](x *Executor, what string, o task.Ref, question func() (T, error)
 	return a.value, errors.Trace(err)
 }
 
-// operations returns the unfinished operations on volumes and filesystems, sorted by entity.
-func (x *Executor) operations(entities []string) []task.Operation {
+// Operations returns the unfinished operations of this process's workers on volumes and filesystems, sorted
+// by entity. The entities are tags.
+func (x *Executor) Operations(entities []string) []task.Operation {
 	if x.config.Progress == nil {
 		return nil
 	}

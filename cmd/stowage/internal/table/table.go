@@ -111,7 +111,36 @@ func (l Layout) cell(column string, r user.Storage, now time.Time) string {
 	case colLocation:
 		return orDash(Escape(r.Location))
 	}
-	return Escape(r.Message)
+	return strings.TrimPrefix(Escape(r.Message)+prefixed("; ", Escape(progress(r.Operations, now))), "; ")
+}
+
+// progress says how far the operation is that has come farthest.
+func progress(operations []user.StorageOperation, now time.Time) string {
+	states := []string{"running", "publishing", "queued", "scheduled", "unreadable", "stalled", "waiting"}
+	rank := func(o user.StorageOperation) int { return slices.Index(states, o.State) }
+	operations = slices.SortedStableFunc(slices.Values(operations), func(a, b user.StorageOperation) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), -cmp.Compare(a.Entity, b.Entity)) // volumes first
+	})
+	if len(operations) == 0 {
+		return ""
+	}
+	o := operations[0]
+	switch age := Age(now.Sub(o.Since)); {
+	case o.WaitsFor != "":
+		return fmt.Sprintf("%s has waited %s for %s", o.Operation, age, o.WaitsFor)
+	case o.State == "running":
+		return fmt.Sprintf("%s has run for %s", o.Operation, age)
+	case !o.NextAttempt.IsZero():
+		return fmt.Sprintf("next attempt in %s, after %d failures", Age(o.NextAttempt.Sub(now)), o.Failures)
+	}
+	return o.Operation + " is " + o.State
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
 }
 
 // indent is that of what is below the line of storage.

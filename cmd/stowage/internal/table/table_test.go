@@ -126,6 +126,30 @@ data  filesystem  loop  600M         attached  3m     /srv/data  size is not enf
 	}
 }
 
+// What is not done says how far the operation is that has come farthest.
+func TestProgressIsShown(t *testing.T) {
+	waiting := user.StorageOperation{Entity: "filesystem 0/1", Operation: "create", State: "waiting", WaitsFor: "volume attachment 0/0 on machine-0", Since: ago(3 * time.Second)}
+	failed := user.StorageOperation{Entity: "volume 0/0", Operation: "create", State: "scheduled", Failures: 2, NextAttempt: now.Add(28 * time.Second), Since: ago(time.Minute)}
+	running := user.StorageOperation{Entity: "volume 0/0", Operation: "create", State: "running", Failures: 2, Since: ago(5 * time.Second)}
+	earlier := user.StorageOperation{Entity: "volume 0/0", Operation: "create", State: "waiting", WaitsFor: "machine-0 to be provisioned", Since: ago(time.Hour)}
+	for want, r := range map[string]user.Storage{
+		"create has waited 60m for machine-0 to be provisioned":       {Operations: []user.StorageOperation{waiting, earlier}},
+		"no space; next attempt in 28s, after 2 failures":             {Message: "no space", Operations: []user.StorageOperation{waiting, failed}},
+		"create has run for 5s":                                       {Operations: []user.StorageOperation{waiting, running}},
+		"create has waited 3s for volume attachment 0/0 on machine-0": {Operations: []user.StorageOperation{waiting}},
+		"create is queued":                                            {Operations: []user.StorageOperation{{Entity: "volume 0/0", Operation: "create", State: "queued"}}},
+	} {
+		r.Name, r.Status, r.Since = "data", status.Pending, now
+		var out bytes.Buffer
+		if err := table.Write(&out, []user.Storage{r}, now, table.Layout{}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(out.String(), "  "+want+"\n") {
+			t.Errorf("got:\n%swant %q", out.String(), want)
+		}
+	}
+}
+
 func TestExactSizes(t *testing.T) {
 	for mib, want := range map[uint64]string{0: "0M", 1: "1M", 1023: "1023M", 1024: "1G", 1536: "1536M", 2049: "2049M", 3 << 20: "3T", 1 << 63: "8388608E"} {
 		if got := table.ExactSize(mib); got != want {

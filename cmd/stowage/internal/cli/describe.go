@@ -34,7 +34,7 @@ type description struct {
 }
 
 func (c *common) describeCommand() *cobra.Command {
-	var output string
+	var output, field string
 	cmd := &cobra.Command{
 		Use:   "describe NAME...",
 		Short: "Show all about storage: what it is, what it waits for, and what happened to it",
@@ -46,10 +46,14 @@ The machine that has the storage is asked for its files, devices and mounts, for
 is used, and for the processes that use it. If it does not answer, the description says why.
 What has not been done yet is shown with what it waits for, its last error and its next attempt.`,
 		Example: `  stowage describe data
-  stowage describe data -o json`,
+  stowage describe data -o json
+  stowage describe data --field look.usage.used-bytes`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			write, err := writerOf(output, c.writeDescriptions)
+			if err == nil && field != "" {
+				write, err = fieldWriter[description](field)
+			}
 			if err != nil {
 				return err
 			}
@@ -61,6 +65,7 @@ What has not been done yet is shown with what it waits for, its last error and i
 		}),
 	}
 	addOutput(cmd, &output)
+	addField(cmd, &field)
 	return cmd
 }
 

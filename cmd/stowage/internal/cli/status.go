@@ -21,12 +21,14 @@ import (
 const (
 	outputWide = "wide"
 	outputName = "name"
+
+	outputField = "field" // of --field
 )
 
 func (c *common) statusCommand() *cobra.Command {
 	var (
-		output, selector, order string
-		watch                   bool
+		output, selector, order, field string
+		watch                          bool
 	)
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
@@ -47,10 +49,15 @@ each line is an object {"storage": …} with storage that is new or has changed,
 again.`,
 		Example: `  stowage status
   stowage status data --watch
+  stowage status data --field location
   stowage status --selector tier=fast -o json`,
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			layout := table.Layout{Wide: output == outputWide}
 			write, err := c.statusWriter(output, &layout)
+			if err == nil && field != "" {
+				output = outputField
+				write, err = fieldWriter[user.Storage](field)
+			}
 			if err != nil {
 				return err
 			}
@@ -86,6 +93,7 @@ again.`,
 		}),
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "output format: table, wide, name, json or yaml")
+	addField(cmd, &field)
 	cmd.Flags().StringVar(&order, "sort", "", "order: problems, name, size (the largest first) or since (the latest first) (default problems for tables, otherwise name)")
 	cmd.Flags().BoolVar(&watch, "watch", false, "keep showing changes")
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "labels that the storage must have, such as tier=fast,zone=a")

@@ -454,11 +454,15 @@ const (
 	ActionAdopt Action = "adopt"
 	// ActionLeave is for storage that is not in the file. Only a dry run lists it.
 	ActionLeave Action = "leave"
+	// ActionRemove is for storage that is destroyed, and ActionRelease for storage whose data is kept.
+	ActionRemove  Action = "remove"
+	ActionRelease Action = "release"
 )
 
 // Change is the action on one storage or pool.
 type Change struct {
-	// Action is "add", "attach", "detach", "grow", "label", "keep", "import", "adopt" or "leave".
+	// Action is "add", "attach", "detach", "grow", "label", "keep", "import", "adopt", "leave",
+	// "remove" or "release".
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".
 	Item string `json:"item"`

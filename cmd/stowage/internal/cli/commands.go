@@ -171,6 +171,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 
 var actionSymbols = map[user.Action]string{
 	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionDetach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionLeave: "!",
+	user.ActionRemove: "-", user.ActionRelease: "-",
 }
 
 // writeChanges lists the changes that were made or, with dryRun, would be made. Storage
@@ -289,15 +290,6 @@ func writeYAML(w io.Writer, value any) error {
 func (c *common) changeCommand(
 	verb, short string, g goal, change func(*user.Client, context.Context, []string) error,
 ) *cobra.Command {
-	return c.narrowingCommand(verb, short, g, func(client *user.Client, ctx context.Context, names []string) ([]string, error) {
-		return names, change(client, ctx, names)
-	})
-}
-
-// narrowingCommand is changeCommand for changes that may leave out some names: change returns the others.
-func (c *common) narrowingCommand(
-	verb, short string, g goal, change func(*user.Client, context.Context, []string) ([]string, error),
-) *cobra.Command {
 	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   verb + " NAME...",
@@ -310,7 +302,7 @@ func (c *common) narrowingCommand(
 				return err
 			}
 			defer cancel()
-			if names, err = change(client, ctx, names); err != nil {
+			if err := change(client, ctx, names); err != nil {
 				return err
 			}
 			return waiting.waitFor(ctx, client, names, g, c.Stdout)
@@ -318,42 +310,6 @@ func (c *common) narrowingCommand(
 	}
 	waiting.addTo(cmd, g.name)
 	return cmd
-}
-
-func (c *common) removeCommand(verb, short string, remove func(*user.Client, context.Context, user.RemoveArgs) error) *cobra.Command {
-	var args user.RemoveArgs
-	var ignoreMissing bool
-	cmd := c.narrowingCommand(verb, short, removed, func(client *user.Client, ctx context.Context, names []string) ([]string, error) {
-		args.Names = names
-		if ignoreMissing {
-			var err error
-			if args.Names, err = existing(client, ctx, names); err != nil || len(args.Names) == 0 {
-				return nil, err
-			}
-		}
-		return args.Names, remove(client, ctx, args)
-	})
-	cmd.Long += `
-
-Storage that another program asked for, such as an orchestrator through CSI, is refused: remove it
-there, or say --force if that program is gone.`
-	cmd.Flags().BoolVar(&args.Force, "force", false, "include storage that another program asked for")
-	cmd.Flags().BoolVar(&ignoreMissing, "ignore-missing", false, "succeed for names of no storage, as scripts that may repeat the command want it")
-	return cmd
-}
-
-// existing returns those of the names that there is storage of.
-func existing(client *user.Client, ctx context.Context, names []string) (found []string, err error) {
-	for _, name := range names {
-		switch _, err := client.Storage(ctx, []string{name}); {
-		case errors.Is(err, errors.NotFound):
-		case err != nil:
-			return nil, err
-		default:
-			found = append(found, name)
-		}
-	}
-	return found, nil
 }
 
 func (c *common) attachCommand() *cobra.Command {

@@ -25,10 +25,13 @@ type Directive struct {
 // sizeSuffixes are the multipliers of sizes, each 1024 times its predecessor.
 const sizeSuffixes = "MGTPEZY"
 
+// sizeUnits lists them for people.
+const sizeUnits = "M, G, T, P, E, Z or Y"
+
 var (
 	poolPattern  = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*$`)
 	countPattern = regexp.MustCompile(`^-?[0-9]+$`)
-	sizePattern  = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)([` + sizeSuffixes + `])(?:i?B)?$`)
+	sizePattern  = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)([` + sizeSuffixes + `])(?:iB?|B)?$`)
 )
 
 // IsValidPoolName reports whether a directive can contain the pool name: a letter, then
@@ -43,7 +46,7 @@ func IsValidPoolName(name string) bool {
 //   - a pool: a name that satisfies [IsValidPoolName];
 //   - a count: a positive integer, 1 by default;
 //   - a size: a decimal number and one of the suffixes M G T P E Z Y, optionally
-//     followed by B or iB. Multipliers are powers of 1024, and the size is rounded
+//     followed by B, i or iB. Multipliers are powers of 1024, and the size is rounded
 //     up to whole MiB.
 //
 // At least one field is required. Errors satisfy errors.IsNotValid.
@@ -77,7 +80,7 @@ func ParseDirective(s string) (Directive, error) {
 			}
 			d.Size, haveSize = size, true
 		default:
-			return Directive{}, errors.NotValidf("unrecognized storage directive field %q (want a pool, a count or a size such as 10G)", field)
+			return Directive{}, errors.NotValidf("unrecognized storage directive field %q (want a pool, a count or a size such as 512M, 10G, 10Gi or 10GiB, with a unit of "+sizeUnits+")", field)
 		}
 	}
 	if d.Pool == "" && !haveCount && !haveSize {

@@ -25,6 +25,8 @@ func TestParseDirective(t *testing.T) {
 		{"1M", storage.Directive{Size: 1, Count: 1}},
 		{"1MB", storage.Directive{Size: 1, Count: 1}},
 		{"1MiB", storage.Directive{Size: 1, Count: 1}},
+		{"64Mi", storage.Directive{Size: 64, Count: 1}},
+		{"1.5Gi", storage.Directive{Size: 1536, Count: 1}},
 		{"1G", storage.Directive{Size: 1 << 10, Count: 1}},
 		{"1T", storage.Directive{Size: 1 << 20, Count: 1}},
 		{"1P", storage.Directive{Size: 1 << 30, Count: 1}},
@@ -77,7 +79,7 @@ func TestParseDirectiveErrors(t *testing.T) {
 		{"0M,2M", `storage size is already set to 0, new value 2 not valid`},
 		{"1K", unrecognized("1K")},
 		{"1g", unrecognized("1g")},
-		{"1Gi", unrecognized("1Gi")},
+		{"1GiBi", unrecognized("1GiBi")},
 		{"1GBB", unrecognized("1GBB")},
 		{".5G", unrecognized(".5G")},
 		{"1.G", unrecognized("1.G")},
@@ -111,7 +113,7 @@ func TestParseDirectiveErrors(t *testing.T) {
 }
 
 func unrecognized(quoted string) string {
-	return `unrecognized storage directive field "` + quoted + `" (want a pool, a count or a size such as 10G) not valid`
+	return `unrecognized storage directive field "` + quoted + `" (want a pool, a count or a size such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y) not valid`
 }
 
 func TestIsValidPoolName(t *testing.T) {

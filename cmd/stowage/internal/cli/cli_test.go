@@ -585,6 +585,17 @@ func TestInvalidFilesDoNotReachAgent(t *testing.T) {
 	}
 }
 
+// Each error of a file is on its own line, and cannot forge another.
+func TestApplyPrintsAllErrors(t *testing.T) {
+	m := newMachine(t, &backend{})
+	path := m.file(t, "storage:\n  - name: data\n    kind: \"a\\nb\"\n    directive: loop,0\n")
+	want := "stowage: " + path + ":4: storage data: directive: \"loop,0\" gives a size of zero: write POOL,SIZE such as loop,2G\n" +
+		"stowage: " + path + ":3: storage data: kind: \"a\\nb\" is not a kind: write block or filesystem\n"
+	if r := m.run(t.Context(), "apply", "-f", path); r.code != 1 || r.stderr != want {
+		t.Errorf("exit status %d, stderr\n%swant\n%s", r.code, r.stderr, want)
+	}
+}
+
 func TestApplyPrintsChanges(t *testing.T) {
 	changes := []user.Change{
 		{Action: user.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"},

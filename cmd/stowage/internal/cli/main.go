@@ -13,6 +13,7 @@ import (
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
@@ -49,7 +50,13 @@ func Main(ctx context.Context, args []string, env Env) int {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		err = &failure{errors.New("interrupted")}
 	}
-	fmt.Fprintf(env.Stderr, "stowage: %s\n", table.Escape(err.Error()))
+	lines := []string{err.Error()}
+	if several := (*spec.Errors)(nil); errors.As(err, &several) {
+		lines = several.Lines()
+	}
+	for _, line := range lines {
+		fmt.Fprintf(env.Stderr, "stowage: %s\n", table.Escape(line))
+	}
 	var failed *failure
 	if !errors.As(err, &failed) {
 		fmt.Fprintln(env.Stderr, "Run `stowage --help` for usage.")

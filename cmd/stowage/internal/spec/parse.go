@@ -16,7 +16,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Parse parses a file. name is used only in errors.
+// Parse parses a file. name is used only in errors. An error is about one thing that is wrong, or is
+// [Errors] with all that is.
 func Parse(name string, data []byte) (*File, error) {
 	if len(data) > MaxBytes {
 		return nil, errors.NewNotValid(nil, name+": the file is larger than 1 MiB")
@@ -29,7 +30,8 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, invalid(name, 1, "the file is empty: write `storage:` and a list")
 	}
 	p := parser{file: &File{Name: name}}
-	if err := p.top(root); err != nil {
+	p.top(root)
+	if err := p.wrong.err(); err != nil {
 		return nil, err
 	}
 	if err := checkMounts(p.file.Storage); err != nil {
@@ -90,28 +92,30 @@ func syntaxError(name string, err error) error {
 type parser struct {
 	file      *File
 	instances uint64
+	// wrong is all that is wrong, in the order of the file.
+	wrong Errors
 }
 
-func (p *parser) top(root *yaml.Node) error {
+func (p *parser) top(root *yaml.Node) {
 	entry := Entry{file: p.file.Name, title: "the file", line: root.Line}
 	fields, err := entry.mapping(root, "storage", "pools")
 	if err != nil {
-		return err
+		p.wrong.add(err)
+		return
 	}
-	if err := p.list(entry, "pools", fields["pools"], p.pool); err != nil {
-		return err
-	}
-	return p.list(entry, "storage", fields["storage"], p.storage)
+	p.list(entry, "pools", fields["pools"], p.pool)
+	p.list(entry, "storage", fields["storage"], p.storage)
 }
 
 // list calls item for each item of the list in node, if any. item returns the item's name once
 // it has read it. Names must be unique.
-func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *yaml.Node) (Entry, string, error)) error {
+func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *yaml.Node) (Entry, string, error)) {
 	if node == nil {
-		return nil
+		return
 	}
 	if node.Kind != yaml.SequenceNode {
-		return top.Errorf(key, "not a list: write each item after a dash")
+		p.wrong.add(top.Errorf(key, "not a list: write each item after a dash"))
+		return
 	}
 	lines := map[string]int{}
 	for i, child := range node.Content {
@@ -120,15 +124,16 @@ func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *
 			title: key + "[" + strconv.Itoa(i) + "]",
 			line:  child.Line,
 		}, child)
-		if err != nil {
-			return err
+		p.wrong.add(err)
+		if name == "" {
+			continue
 		}
 		if line, ok := lines[name]; ok {
-			return entry.Errorf("name", "already used on line %d", line)
+			p.wrong.add(entry.Errorf("name", "already used on line %d", line))
+		} else {
+			lines[name] = entry.fields["name"]
 		}
-		lines[name] = entry.fields["name"]
 	}
-	return nil
 }
 
 // mapping returns the fields of a mapping, which must all be known, and records their lines
@@ -193,7 +198,7 @@ func quote(s string) string {
 func (p *parser) pool(entry Entry, node *yaml.Node) (Entry, string, error) {
 	pool, err := parsePool(entry, node)
 	if err != nil {
-		return pool.Entry, "", err
+		return pool.Entry, pool.Name, err
 	}
 	p.file.Pools = append(p.file.Pools, pool)
 	return pool.Entry, pool.Name, nil
@@ -267,11 +272,11 @@ func (p *Pool) parseAttributes(node *yaml.Node) error {
 func (p *parser) storage(entry Entry, node *yaml.Node) (Entry, string, error) {
 	declared, err := parseStorage(entry, node)
 	if err != nil {
-		return declared.Entry, "", err
+		return declared.Entry, declared.Name, err
 	}
 	count := declared.Directive.Count
 	if count > MaxInstances || p.instances+count > MaxInstances {
-		return declared.Entry, "", declared.Errorf("directive", "the file asks for more than %d instances", MaxInstances)
+		return declared.Entry, declared.Name, declared.Errorf("directive", "the file asks for more than %d instances", MaxInstances)
 	}
 	p.instances += count
 	p.file.Storage = append(p.file.Storage, declared)
@@ -305,14 +310,20 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	}
 	s.title = "storage " + s.Name
 
+	var wrong Errors
+	wrong.add(s.parseDirective(fields))
+	kindErr := s.parseKind(fields)
+	wrong.add(kindErr)
 	for _, step := range []func(map[string]*yaml.Node) error{
-		s.parseDirective, s.parseKind, s.parseFrom, s.parseAsker, s.parseAttached, s.parseLabels, s.parseMachine, s.parseMount, s.parseFilesystem,
+		s.parseFrom, s.parseAsker, s.parseAttached, s.parseLabels, s.parseMachine,
 	} {
-		if err := step(fields); err != nil {
-			return s, err
-		}
+		wrong.add(step(fields))
 	}
-	return s, nil
+	if kindErr == nil { // what else is valid depends on the kind
+		wrong.add(s.parseMount(fields))
+		wrong.add(s.parseFilesystem(fields))
+	}
+	return s, wrong.err()
 }
 
 // Request returns the storage that a request asks for, which is in no file. fields are other fields of an
@@ -350,7 +361,11 @@ func (s *Storage) parseDirective(fields map[string]*yaml.Node) error {
 	if text == "" {
 		return s.Errorf("directive", "missing: write POOL,SIZE such as loop,2G")
 	}
-	if s.Directive, err = storage.ParseDirective(text); err != nil {
+	s.Directive, err = storage.ParseDirective(text)
+	if isZeroSize(text) {
+		return s.Errorf("directive", "%s gives a size of zero: write POOL,SIZE such as loop,2G", quote(text))
+	}
+	if err != nil {
 		return s.Errorf("directive", "%s", err)
 	}
 	if s.Directive.Pool == "" {
@@ -360,6 +375,21 @@ func (s *Storage) parseDirective(fields map[string]*yaml.Node) error {
 		return s.Errorf("directive", "%s gives no size: write POOL,SIZE such as %s,2G", quote(text), s.Directive.Pool)
 	}
 	return nil
+}
+
+// isZeroSize reports whether a directive has a zero, with a unit or without, and no size.
+func isZeroSize(directive string) bool {
+	zero := false
+	for field := range strings.SplitSeq(directive, ",") {
+		digits := strings.TrimRight(field, "MGTPEZYiB")
+		switch {
+		case digits != "" && strings.Trim(digits, "0.") == "":
+			zero = true
+		case digits != field && strings.Trim(digits, "0123456789.") == "":
+			return false
+		}
+	}
+	return zero
 }
 
 func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
@@ -401,7 +431,7 @@ func (s *Storage) parseAsker(fields map[string]*yaml.Node) error {
 	if err := s.Asker.Validate(); err != nil {
 		return s.Errorf("asker", "%s is not WAY/NAME, such as kubernetes/pvc-1: %s", quote(text), err)
 	}
-	if s.Directive.Count != 1 {
+	if s.Directive.Count > 1 {
 		return s.Errorf("asker", "a program asks for one instance at a time: leave the count out of the directive")
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -273,6 +274,64 @@ func TestParseRefusesBadInput(t *testing.T) {
 				t.Errorf("%v does not satisfy errors.IsNotValid", err)
 			}
 		})
+	}
+}
+
+// A user who repairs a file sees all that is wrong with it at once.
+func TestParseReportsAllErrors(t *testing.T) {
+	const text = `pools:
+  - {name: fast}
+storage:
+  - name: data
+    directive: loop,64m
+    kind: disk
+    from: NOTHING
+    mount: relative
+  - name: raw
+    directive: loop,1M
+    kind: block
+    mount: /srv/raw
+  - size: 3
+  - name: data
+    directive: loop,1M
+    kind: block
+`
+	want := []string{
+		"f.yaml:2: pool fast: provider: missing",
+		`f.yaml:5: storage data: directive: unrecognized storage directive field "64m" (want a pool, a count or a size such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y) not valid`,
+		`f.yaml:6: storage data: kind: "disk" is not a kind: write block or filesystem`,
+		`f.yaml:7: storage data: from: "NOTHING" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`,
+		"f.yaml:12: storage raw: mount: a block device is not mounted: leave it out, or write kind: filesystem",
+		`f.yaml:13: storage[2]: unknown field "size": the fields are name, directive, kind, from, asker, attached, labels, machine, machine-labels, mount, filesystem, mkfs-options, mount-options`,
+		"f.yaml:14: storage data: name: already used on line 4",
+	}
+	_, err := spec.Parse("f.yaml", []byte(text))
+	var all *spec.Errors
+	if !errors.As(err, &all) || !errors.Is(err, errors.NotValid) {
+		t.Fatalf("got %v", err)
+	}
+	if got := all.Lines(); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+
+	_, err = spec.Parse("f.yaml", []byte("storage:\n"+strings.Repeat("  - x\n", 25)))
+	if !errors.As(err, &all) || len(all.Lines()) != 21 || all.Lines()[20] != "and 5 more errors" {
+		t.Errorf("25 errors: got %v", err)
+	}
+}
+
+func TestParseNamesZeroSizes(t *testing.T) {
+	for directive, want := range map[string]string{
+		"loop,0":    `"loop,0" gives a size of zero: write POOL,SIZE such as loop,2G`,
+		"loop,0M":   `"loop,0M" gives a size of zero: write POOL,SIZE such as loop,2G`,
+		"loop,0.0G": `"loop,0.0G" gives a size of zero: write POOL,SIZE such as loop,2G`,
+		"loop,3":    `"loop,3" gives no size: write POOL,SIZE such as loop,2G`,
+		"loop,1M,0": `storage instance count "0" (must be greater than zero) not valid`,
+	} {
+		_, err := spec.Parse("f", []byte("storage: [{name: a, kind: block, directive: '"+directive+"'}]"))
+		if want = "f:1: storage a: directive: " + want; err == nil || err.Error() != want {
+			t.Errorf("%s: got  %v\nwant %s", directive, err, want)
+		}
 	}
 }
 

@@ -431,9 +431,9 @@ func TestExitStatusAndErrors(t *testing.T) {
 		code    int
 		stderr  string
 	}{
-		{nil, []string{"status"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
-		{nil, []string{"remove", "x"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
-		{nil, []string{"status", "--socket", "/nowhere/s"}, 1, "stowage: cannot reach the agent at /nowhere/s: is `stowage run` or `stowage server` running?\n"},
+		{nil, []string{"status"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?\n"},
+		{nil, []string{"remove", "x"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?\n"},
+		{nil, []string{"status", "--socket", "/nowhere/s"}, 1, "stowage: cannot reach the agent at /nowhere/s: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?\n"},
 		{nil, []string{"apply", "-f", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
 		{nil, []string{"version"}, 0, ""},
 		{nil, []string{"--help"}, 0, ""},
@@ -462,7 +462,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"token", "create"}, 2, "stowage: required flag(s) \"role\" not set\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"token", "create", "--role", "root"}, 2, "stowage: --role: role \"root\": the roles are machine, server, admin and viewer\n"},
 		{nil, []string{"token", "sing"}, 2, "stowage: unknown command \"sing\" for \"stowage token\"\nRun `stowage --help` for usage.\n"},
-		{nil, []string{"machines"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running?\n"},
+		{nil, []string{"machines"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?\n"},
 		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{unknown, []string{"pools"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
@@ -474,7 +474,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 				args[i] = strings.ReplaceAll(arg, "DIR", m.dir)
 			}
 			r := m.run(t.Context(), args...)
-			if want := strings.ReplaceAll(test.stderr, "DIR", m.dir); r.code != test.code || r.stderr != want {
+			if want := strings.ReplaceAll(test.stderr, "DIR/", m.dir+"/"); r.code != test.code || r.stderr != want {
 				t.Errorf("exit status %d, stderr\n%swant %d,\n%s", r.code, r.stderr, test.code, want)
 			}
 		})
@@ -837,8 +837,9 @@ func TestInterruptedWaitFails(t *testing.T) {
 	go func() { done <- m.run(ctx, "attach", "data", "--wait") }()
 	<-b.sent
 	cancel()
-	if r := <-done; r.code != 1 || !strings.HasPrefix(r.stderr, "stowage: interrupted") {
-		t.Errorf("%+v", r)
+	want := ": the agent goes on with the request, and `stowage status data` shows how far it is\n"
+	if r := <-done; r.code != 1 || !strings.HasPrefix(r.stderr, "stowage: interrupted: ") || !strings.HasSuffix(r.stderr, want) {
+		t.Errorf("%+v, want %s", r, want)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestPoolsErrors(t *testing.T) {
 		}
 	}
 	r := newMachine(t, nil).run(t.Context(), "pools", "add", "fast", "loop")
-	if r.code != 1 || !strings.HasSuffix(r.stderr, "is `stowage run` or `stowage server` running?\n") {
+	if r.code != 1 || !strings.HasSuffix(r.stderr, "is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?\n") {
 		t.Errorf("without an agent: %+v", r)
 	}
 }

@@ -201,13 +201,26 @@ func wait(ctx context.Context, source source, names []string, before int, g goal
 		return d.finish(fmt.Sprintf("all %d %s", o.reached, g.name))
 	case ctx.Err() == nil:
 		return err
-	case len(v.seen) == 0:
-		return context.Cause(ctx)
+	case errors.As(context.Cause(ctx), &timeout) && len(v.seen) == 0:
+		return timeout
 	case errors.As(context.Cause(ctx), &timeout):
 		return errors.WithType(errors.Errorf("timed out after %s: %d of %d not %s: %s",
 			timeout.after, all-o.reached, all, g.name, joinFirst(append(o.pending, o.failed...))), errTimedOut)
 	}
-	return errors.Errorf("interrupted: %d of %d not %s", all-o.reached, all, g.name)
+	what := "waiting"
+	if len(v.seen) > 0 {
+		what = fmt.Sprintf("%d of %d not %s", all-o.reached, all, g.name)
+	}
+	return errors.Errorf("interrupted: %s: the agent goes on with the request, and `%s` shows how far it is", what, statusOf(names))
+}
+
+// statusOf returns the command that shows the named storage, or all if it is many.
+func statusOf(names []string) string {
+	const maxNames = 5
+	if len(names) > maxNames {
+		names = nil
+	}
+	return strings.Join(append([]string{"stowage status"}, names...), " ")
 }
 
 // joinFirst joins the first items of a list, and counts the others.

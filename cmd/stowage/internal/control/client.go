@@ -48,7 +48,7 @@ func connectError(err error, path string) error {
 	case errors.As(err, &untrusted):
 		return errors.NewUnauthorized(nil, untrusted.Error())
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
-		return errors.Errorf("cannot reach the agent at %s: is `stowage run` or `stowage server` running?", path)
+		return errors.Errorf("cannot reach the agent at %s: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?", path)
 	case errors.Is(err, unix.EACCES):
 		return errors.Errorf("you may not use the agent at %s: run the command as root", path)
 	}

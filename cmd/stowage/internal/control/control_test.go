@@ -502,7 +502,7 @@ func TestClientWithoutServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	client := control.NewClient(path)
 	defer client.Close()
-	want := fmt.Sprintf("cannot reach the agent at %s: is `stowage run` or `stowage server` running?", path)
+	want := fmt.Sprintf("cannot reach the agent at %s: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?", path)
 	if _, err := client.Storage(t.Context(), nil); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -72,6 +72,7 @@ func (c *common) applyCommand() *cobra.Command {
 	var (
 		file    string
 		dryRun  bool
+		status  bool
 		waiting waitFlags
 	)
 	cmd := &cobra.Command{
@@ -84,7 +85,12 @@ storage at once. Any other difference, such as a smaller size, is an error, and 
 nothing in the file is applied.
 
 Storage that is not in the file is left alone; --dry-run lists it. Data is destroyed
-only by "stowage remove NAME".`,
+only by "stowage remove NAME".
+
+With --dry-run --exit-code, the exit status is 0 if nothing would change, and 2 if
+something would.`,
+		Example: `  stowage apply -f storage.yaml --wait
+  stowage apply -f storage.yaml --dry-run --exit-code`,
 		Args: noArgs("name the file with -f"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
@@ -92,6 +98,9 @@ only by "stowage remove NAME".`,
 				return err
 			}
 			defer cancel()
+			if status && !dryRun {
+				return errors.WithType(errors.New("--exit-code is about what would change: use it with --dry-run"), errUsage)
+			}
 			args, _, err := c.readSpec(ctx, file)
 			if err != nil {
 				return err
@@ -101,8 +110,14 @@ only by "stowage remove NAME".`,
 			if err != nil {
 				return err
 			}
-			if err := writeChanges(c.Stdout, result.Changes, dryRun); err != nil || dryRun {
+			if err := writeChanges(c.Stdout, result.Changes, dryRun); err != nil {
 				return err
+			}
+			if dryRun {
+				if status && slices.ContainsFunc(result.Changes, isChange) {
+					return errChanges
+				}
+				return nil
 			}
 			goal := attached
 			if slices.ContainsFunc(result.Changes, func(c user.Change) bool { return c.Action == user.ActionGrow }) {
@@ -117,6 +132,7 @@ only by "stowage remove NAME".`,
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, without changing anything")
+	cmd.Flags().BoolVar(&status, "exit-code", false, "with --dry-run, exit with status 2 if something would change")
 	waiting.addTo(cmd, "attached")
 	if err := cmd.MarkFlagRequired("file"); err != nil {
 		panic(err) // the flag is defined above
@@ -174,18 +190,19 @@ var actionSymbols = map[user.Action]string{
 	user.ActionRemove: "-", user.ActionRelease: "-",
 }
 
+// isChange reports whether something is done, and storage is not only listed.
+func isChange(change user.Change) bool { return change.Action != user.ActionLeave }
+
 // writeChanges lists the changes that were made or, with dryRun, would be made. Storage
 // that is left alone is listed with dryRun only.
 func writeChanges(out io.Writer, changes []user.Change, dryRun bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	done := 0
 	for _, change := range changes {
-		if change.Action == user.ActionLeave {
-			if !dryRun {
-				continue
-			}
-		} else {
+		if isChange(change) {
 			done++
+		} else if !dryRun {
+			continue
 		}
 		name := change.Name
 		if change.Item != "storage" {
@@ -401,12 +418,11 @@ func (c *common) versionCommand() *cobra.Command {
 		Short: "Show the version of stowage",
 		Args:  noArgs("leave the argument out"),
 		RunE: runE(func(*cobra.Command, []string) error {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				return errors.New("this binary holds no build information")
-			}
-			_, err := fmt.Fprintf(c.Stdout, "stowage %s %s\n", orElse(info.Main.Version, "(devel)"), info.GoVersion)
+			_, err := fmt.Fprintln(c.Stdout, versions())
 			return err
 		}),
 	}
 }
+
+// versions returns the versions of stowage and of Go.
+func versions() string { return strings.TrimSpace("stowage "+version()) + " " + runtime.Version() }

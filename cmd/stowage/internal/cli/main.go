@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
@@ -23,6 +24,8 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitTimedOut = 3
+	// exitChanges is that of a dry run with --exit-code that found changes.
+	exitChanges = 2
 )
 
 // Env is the process environment of a command.
@@ -47,10 +50,13 @@ func Main(ctx context.Context, args []string, env Env) int {
 	if err == nil {
 		return exitDone
 	}
+	if errors.Is(err, errChanges) {
+		return exitChanges
+	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		err = &failure{errors.New("interrupted")}
 	}
-	lines := []string{err.Error()}
+	lines := []string{suggest(err.Error())}
 	if several := (*spec.Errors)(nil); errors.As(err, &several) {
 		lines = several.Lines()
 	}
@@ -71,9 +77,19 @@ func Main(ctx context.Context, args []string, env Env) int {
 	return exitFailed
 }
 
+// suggest puts the names that cobra suggests for an unknown one on the line of the error.
+func suggest(message string) string {
+	message, suggestions, ok := strings.Cut(message, "\n\nDid you mean this?\n")
+	if !ok {
+		return message
+	}
+	return message + ": did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
+}
+
 const (
 	errTimedOut = errors.ConstError("timed out")
 	errUsage    = errors.ConstError("usage")
+	errChanges  = errors.ConstError("there is something to change")
 )
 
 // failure marks the error of a command that ran. All other errors are usage errors.
@@ -101,6 +117,7 @@ volumes, filesystems in memory, and directories. "stowage run" is the agent, whi
 does the work. The other commands send it requests and show the results.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
+		Version:           versions(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -108,6 +125,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	root.SetVersionTemplate("{{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.dataDir, "data-dir", orElse(env.Getenv("STOWAGE_DIR"), defaultDataDir),
 		"data directory of the agent: its state and storage ($STOWAGE_DIR)")

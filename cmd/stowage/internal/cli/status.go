@@ -31,8 +31,9 @@ func (c *common) statusCommand() *cobra.Command {
 		watch                          bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status [NAME...]",
-		Short: "Show storage and its status",
+		Use:     "status [NAME...]",
+		Aliases: []string{"ls", "get"},
+		Short:   "Show storage and its status",
 		Long: `Shows the named storage, or all storage. NAME also selects NAME/0, NAME/1, and so on.
 What needs attention comes first. A SIZE such as 256M → 512M means that the storage has
 256M and is to grow to 512M. On a terminal, what does not fit is shown below its line,

@@ -80,6 +80,9 @@ const (
 	// be made, whatever the volume contains. Like those of the first group, these are about what users want.
 	EventRetryWanted  EventType = "retry-wanted"
 	EventFormatWanted EventType = "format-wanted"
+	// EventMountWanted: the filesystem is to be mounted at the path in Text from now on. Like those of the
+	// first group, this is about what users want.
+	EventMountWanted EventType = "mount-wanted"
 
 	// EventFrom: the storage gets the contents of the snapshot or of the storage in Text when it is made.
 	// EventSnapshotWanted and EventSnapshotDeleteWanted: the snapshot in Text is to be made or deleted.
@@ -102,6 +105,7 @@ var eventTypes = []EventType{
 	EventClaimed, EventUnclaimed, EventOffered, EventLabelled,
 	EventFrom, EventSnapshotWanted, EventSnapshotDeleteWanted, EventSnapshotMade, EventSnapshotDeleted, EventSnapshotError,
 	EventRetryWanted, EventFormatWanted,
+	EventMountWanted,
 }
 
 // Event is something that happened to storage.
@@ -196,6 +200,7 @@ type shape struct {
 	wanted  machineTag
 	moveTo  machineTag
 	labels  string
+	mount   string       // the mount point that is wanted
 	claim   string       // that has the instance, or had it
 	claimed bool         // by a claim that there is
 	parts   [2]partShape // the volume and the filesystem
@@ -221,6 +226,7 @@ func (i *instance) shape() (s shape) {
 	}
 	if s.exists {
 		s.life, s.release, s.size, s.wanted, s.moveTo = i.Life, i.Release, i.Size, i.wantedMachine(), i.MoveTo
+		s.mount = i.MountPoint
 		s.labels, s.claim, s.claimed = label.FormatSelector(i.Labels), i.Claim, i.Claim != "" && !i.Retained
 	}
 	return s
@@ -272,6 +278,9 @@ func (i *instance) eventsSince(before shape, by string) (events []eventRecord) {
 	}
 	if before.exists && now.exists && now.size != before.size {
 		wish(EventResizeWanted, eventRecord{Size: now.size, Former: before.size})
+	}
+	if before.exists && now.exists && now.mount != before.mount && now.mount != "" {
+		wish(EventMountWanted, eventRecord{Text: now.mount})
 	}
 	if now.exists {
 		switch {

@@ -237,6 +237,10 @@ func (c Changes) needsSpace() bool {
 type Attach struct {
 	Name    string
 	Machine names.MachineTag
+
+	// MountPoint, if it is not empty, is where a filesystem that is detached is mounted from now on. It is
+	// not for moves.
+	MountPoint string
 }
 
 // Label is a request to replace the labels of an instance.
@@ -330,6 +334,9 @@ func (st *State) Apply(changes Changes) error {
 					return err
 				}
 				i.MoveTo = ""
+				if err := i.setMountPoint(a.MountPoint); err != nil {
+					return err
+				}
 				return i.attach(newMachineTag(a.Machine), tx.identity().Generation, tx.now)
 			})
 			if err != nil {
@@ -411,7 +418,7 @@ func (st *State) ResizeStorage(name string, size uint64) error {
 func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 	attach := make([]Attach, len(names))
 	for i, name := range names {
-		attach[i] = Attach{name, machine}
+		attach[i] = Attach{Name: name, Machine: machine}
 	}
 	return st.Apply(Changes{Attach: attach})
 }
@@ -773,6 +780,27 @@ func (i *instance) setLabels(labels map[string]string) error {
 		return errors.Trace(err)
 	}
 	i.Labels = labels
+	return nil
+}
+
+// setMountPoint changes where the filesystem of a detached instance is to be mounted, unless the path is
+// empty. The error satisfies errors.IsNotValid.
+func (i *instance) setMountPoint(mountPoint string) error {
+	if mountPoint == "" || mountPoint == i.MountPoint {
+		return nil
+	}
+	if i.Kind != storage.StorageKindFilesystem.String() {
+		return errors.NewNotValid(nil, "a block device has no mount point")
+	}
+	for _, e := range i.entities() {
+		if e.Attachment != nil {
+			return errors.NewNotValid(nil, "its mount point can change only while it is detached")
+		}
+	}
+	if err := checkMountPoint(mountPoint); err != nil {
+		return err
+	}
+	i.MountPoint = mountPoint
 	return nil
 }
 

@@ -207,6 +207,42 @@ func TestAttachWaitsForDetach(t *testing.T) {
 	w.must(w.AttachStorage([]string{"it"}, machine1))
 }
 
+// A detached filesystem can be mounted elsewhere, with its data. One that is attached stays where it is.
+func TestAttachAtOtherMountPoint(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.AddStorage(state.StorageParams{Name: "it", Kind: filesystem, Pool: "loop", Size: 10, MountPoint: "/srv/it", Machine: machine0}))
+	w.add("raw", "loop", block)
+	w.work()
+	at := func(name, mountPoint string) error {
+		return w.Apply(state.Changes{By: "alice", Attach: []state.Attach{{Name: name, Machine: machine0, MountPoint: mountPoint}}})
+	}
+	w.must(at("it", "/srv/it"))
+	wantError(t, at("it", "/srv/other"), errors.NotValid, `"it"`, "only while it is detached")
+	w.must(w.DetachStorage([]string{"it", "raw"}))
+	wantError(t, at("it", "/srv/other"), errors.NotValid, "only while it is detached")
+	w.work()
+	wantError(t, at("it", "srv"), errors.NotValid, "srv")
+	wantError(t, at("raw", "/srv/raw"), errors.NotValid, "no mount point")
+	if got := w.one("it").MountPoint; got != "/srv/it" {
+		t.Errorf("after errors, the mount point is %q", got)
+	}
+	events, err := w.Events("it")
+	w.must(err)
+
+	w.must(at("it", "/srv/other"))
+	w.wantEvents("it", len(events), "attach-wanted machine-0 by alice", "mount-wanted /srv/other by alice")
+	if got := w.one("it").MountPoint; got != "/srv/other" {
+		t.Errorf("the mount point is %q", got)
+	}
+	taken, err := w.TakenMountPoints([]state.MountPoint{{Path: "/srv/it", Machine: machine0}, {Path: "/srv/other", Machine: machine0}})
+	w.must(err)
+	if taken[0] != nil || taken[1] == nil || taken[1].Name != "it" {
+		t.Errorf("taken are %+v", taken)
+	}
+	w.work()
+	w.check()
+}
+
 func TestStorageThroughLife(t *testing.T) {
 	w := newWorld(t)
 	w.add("files", "loop", filesystem)

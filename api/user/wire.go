@@ -180,7 +180,8 @@ type StorageEvent struct {
 	Number uint64 `json:"number" yaml:"number"`
 	// Type says what happened. Somebody asked for something: "added", "attach-wanted", "move-wanted",
 	// "detach-wanted", "resize-wanted", "remove-wanted", "release-wanted", "claimed", "unclaimed",
-	// "offered", "labelled", "from", "snapshot-wanted", "snapshot-delete-wanted", "retry-wanted", "format-wanted". It was done: "made",
+	// "offered", "labelled", "from", "snapshot-wanted", "snapshot-delete-wanted", "retry-wanted", "format-wanted",
+	// "mount-wanted". It was done: "made",
 	// "imported", "grown", "attached", "detached", "destroyed", "released", "removed", "snapshot-made",
 	// "snapshot-deleted". It failed, or has to wait: "error", "recovered", "status", "snapshot-error".
 	Type string `json:"type" yaml:"type"`

@@ -148,7 +148,7 @@ func (p *planner) attachClaimed(declared spec.Storage, s *state.Storage, all []s
 				s.Name, p.machineNames())
 		}
 	}
-	return p.planAttach(declared, s, machine)
+	return p.planAttach(declared, s, machine, s.MountPoint)
 }
 
 // makeClaimed plans to make storage for a claim, with its name.

@@ -3,7 +3,7 @@
 // is a [Situation] that the caller has read.
 //
 // Storage that the file declares and that does not exist is added. Existing storage is attached
-// if it is detached, grows if it is smaller, gets the labels of the file, and otherwise stays as it is. A declaration that
+// if it is detached, at the mount point of the file, grows if it is smaller, gets the labels of the file, and otherwise stays as it is. A declaration that
 // differs from existing storage in another way is an error: no storage is altered in place, and
 // attached storage does not move to another machine. If its entry names no machine, existing
 // storage that is attached stays where it is.
@@ -304,7 +304,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			}
 			switch step {
 			case toAttach:
-				if err := p.planAttach(declared, existing, machine); err != nil {
+				if err := p.planAttach(declared, existing, machine, wanted.MountPoint); err != nil {
 					return err
 				}
 				attached++
@@ -525,8 +525,15 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 		return toKeep, declared.Errorf("asker", "%s was asked for by %s, as %q: choose another name", existing.Name, existing.Asker.Way, existing.Asker.Name)
 	case declared.From != (state.From{}) && existing.From != wanted.From:
 		return toKeep, declared.Errorf("from", "%s exists, and was not made from %s: %s, and apply again", existing.Name, declared.From, removeHint(existing.Name))
-	case existing.MountPoint != wanted.MountPoint:
+	case existing.MountPoint == wanted.MountPoint:
+	case existing.Asker != (state.Asker{}):
 		return toKeep, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
+	case len(existing.Attachments) > 0:
+		return toKeep, declared.Errorf("mount", "the mount point of %s is %q and can change only while it is detached: write that, or detach it with `stowage detach --wait %s`, then apply again",
+			existing.Name, existing.MountPoint, existing.Name)
+	case declared.Detached:
+		return toKeep, declared.Errorf("mount", "the mount point of %s is %q and changes only when it is attached: write that, or leave `attached: false` out",
+			existing.Name, existing.MountPoint)
 	}
 	for _, choice := range declared.ChoicesFor(onVolume) {
 		if existing.From != (state.From{}) && *choice.Value == "" && choice.Field != "mount-options" {
@@ -561,16 +568,21 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	}
 }
 
-// planAttach plans to attach an existing instance. If any machine can have it, its mount point
-// may be taken on this one.
-func (p *planner) planAttach(declared spec.Storage, existing *state.Storage, machine names.MachineTag) error {
-	if _, bound := BoundMachine(existing); !bound && existing.MountPoint != "" {
+// planAttach plans to attach an existing instance at a mount point. If that is another one than before,
+// or if any machine can have the instance, it may be taken on this one.
+func (p *planner) planAttach(declared spec.Storage, existing *state.Storage, machine names.MachineTag, mountPoint string) error {
+	_, bound := BoundMachine(existing)
+	attach := state.Attach{Name: existing.Name, Machine: machine}
+	if mountPoint != existing.MountPoint {
+		attach.MountPoint = mountPoint
+	}
+	if mountPoint != "" && (!bound || attach.MountPoint != "") {
 		fail := func(err error) error { return declared.Errorf("mount", "%s", err) }
-		if err := p.takeMount(machine, existing.MountPoint, existing.Name, fail); err != nil {
+		if err := p.takeMount(machine, mountPoint, existing.Name, fail); err != nil {
 			return err
 		}
 	}
-	p.plan.State.Attach = append(p.plan.State.Attach, state.Attach{Name: existing.Name, Machine: machine})
+	p.plan.State.Attach = append(p.plan.State.Attach, attach)
 	return nil
 }
 

@@ -573,7 +573,12 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 		{"other kind", "storage:\n  - {name: data, directive: 'loop,2G', kind: block}", none,
 			"f.yaml:2: storage data: kind: the kind of data cannot change from filesystem: write that, or remove it first with `stowage remove data`"},
 		{"other mount point", changed("mount", "/srv/other"), none,
-			"f.yaml:5: storage data: mount: the mount point of data cannot change from \"/srv/data\": write that, or remove it first with `stowage remove data`"},
+			"f.yaml:5: storage data: mount: the mount point of data is \"/srv/data\" and can change only while it is detached: write that, or detach it with `stowage detach --wait data`, then apply again"},
+		{"other mount point of storage that stays detached", changed("mount", "/srv/other") + "    attached: false\n", func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached },
+			"f.yaml:5: storage data: mount: the mount point of data is \"/srv/data\" and changes only when it is attached: write that, or leave `attached: false` out"},
+		{"other mount point of what a program asked for", changed("mount", "/srv/other"), func(e *state.Storage) {
+			e.Attachments, e.Status, e.Asker = nil, status.Detached, state.Asker{Way: "csi", Name: "a"}
+		}, "f.yaml:5: storage data: mount: the mount point of data cannot change from \"/srv/data\": write that, or remove it first with `stowage remove data`"},
 		{"other filesystem", same + "    filesystem: xfs\n", none,
 			"f.yaml:6: storage data: filesystem: the filesystem of data cannot change from ext4: write that, or remove it first with `stowage remove data`"},
 		{"filesystem left out", same, func(e *state.Storage) { e.Attributes["fs"] = "xfs" },
@@ -616,6 +621,27 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 				t.Errorf("%v does not satisfy errors.IsNotValid", err)
 			}
 		})
+	}
+}
+
+// Detached storage is attached where the file says, unless others are there.
+func TestMakeAttachesAtOtherMountPoint(t *testing.T) {
+	detached := data(func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached })
+	text := "storage:" + strings.Replace(dataEntry, "/srv/data", "/srv/other", 1)
+	plan, err := converge.Make(file(t, text), situation(detached))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"attach storage data: filesystem, pool loop, 2G, on /srv/other"}; !slices.Equal(lines(plan), want) {
+		t.Errorf("changes %q, want %q", lines(plan), want)
+	}
+	if want := []state.Attach{{Name: "data", Machine: machine, MountPoint: "/srv/other"}}; !slices.Equal(plan.State.Attach, want) {
+		t.Errorf("attaches %+v, want %+v", plan.State.Attach, want)
+	}
+	other := data(func(e *state.Storage) { e.Name, e.MountPoint = "log", "/srv/other" })
+	_, err = converge.Make(file(t, text), situation(detached, other))
+	if want := `mount: "/srv/other" is already the mount point of log`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want %s", err, want)
 	}
 }
 

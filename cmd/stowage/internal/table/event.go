@@ -44,6 +44,8 @@ func Event(e user.StorageEvent) string {
 		return "offered to claims"
 	case "labelled":
 		return "labels " + cmp.Or(text, "removed")
+	case "mount-wanted":
+		return "to be mounted at " + text
 	case "from":
 		return "to get the contents of " + text
 	case "snapshot-wanted":

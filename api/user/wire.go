@@ -137,6 +137,9 @@ type AttachArgs struct {
 	// Machine is the name or number of the machine to attach it to. Empty: the agent's own
 	// machine, or the one that the storage is bound to.
 	Machine string `json:"machine,omitempty"`
+	// Mount is where the filesystem of a detached instance, which is the only one of that name, is mounted
+	// from now on. Empty: where it was.
+	Mount string `json:"mount,omitempty"`
 }
 
 // MachineStatus says whether a machine's agent is connected.
@@ -447,7 +450,7 @@ const (
 	ActionGrow   Action = "grow"
 	// ActionLabel is for storage that gets other labels.
 	ActionLabel Action = "label"
-	// ActionKeep is for storage that is larger than a file says.
+	// ActionKeep is for storage that is larger than a file says, or is mounted elsewhere.
 	ActionKeep Action = "keep"
 	// ActionImport is for an object that existed before and was not stowage's.
 	ActionImport Action = "import"

@@ -162,7 +162,7 @@ func (a *Agent) start(config Config) error {
 		}
 		for _, change := range result.Changes {
 			if change.Action == user.ActionKeep {
-				config.Logger.Warningf("%s: storage %s is larger than the file says, and is left as it is: %s", config.Spec.File, change.Name, change.Detail)
+				config.Logger.Warningf("%s: storage %s differs from the file, and is left as it is: %s", config.Spec.File, change.Name, change.Detail)
 			}
 		}
 	}

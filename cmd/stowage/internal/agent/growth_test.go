@@ -126,7 +126,7 @@ func TestResize(t *testing.T) {
 	c.Logger = warnings
 	a, _ = start(t, c)
 	wanted(256, 256)
-	if want := "f.yaml: storage data is larger than the file says, and is left as it is: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.list(), want) {
+	if want := "f.yaml: storage data differs from the file, and is left as it is: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.list(), want) {
 		t.Errorf("warnings %q, want %q", warnings.list(), want)
 	}
 }

@@ -186,9 +186,10 @@ func (b *Backend) Apply(ctx context.Context, args user.ApplyArgs) (user.ApplyRes
 	return b.applyFile(ctx, args, false, user.Condition{})
 }
 
-// ApplyFile applies a file. With keepLarger, storage may be larger than the file says.
-func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepLarger bool) (user.ApplyResult, error) {
-	return b.applyFile(ctx, args, keepLarger, user.Condition{})
+// ApplyFile applies a file. With keepDiffering, storage may be larger than the file says, or
+// mounted elsewhere.
+func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepDiffering bool) (user.ApplyResult, error) {
+	return b.applyFile(ctx, args, keepDiffering, user.Condition{})
 }
 
 // Declare implements userapi.Backend.
@@ -209,7 +210,7 @@ func (b *Backend) Declare(ctx context.Context, on user.Condition, declared user.
 }
 
 // applyFile applies a file if storage meets the condition.
-func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepLarger bool, on user.Condition) (result user.ApplyResult, err error) {
+func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepDiffering bool, on user.Condition) (result user.ApplyResult, err error) {
 	file, err := spec.Parse(args.File, []byte(args.Content))
 	if err != nil {
 		return user.ApplyResult{}, errors.Trace(err)
@@ -228,7 +229,7 @@ func (b *Backend) applyFile(ctx context.Context, args user.ApplyArgs, keepLarger
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		situation.KeepLarger, situation.Undeclared = keepLarger, args.DryRun
+		situation.KeepDiffering, situation.Undeclared = keepDiffering, args.DryRun
 		plan, err := converge.Make(file, situation)
 		if err != nil {
 			return nil, errors.Trace(err)
@@ -333,10 +334,48 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 			if to == (names.MachineTag{}) {
 				return nil, errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
 			}
-			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to})
+			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to, MountPoint: args.Mount})
+		}
+		if args.Mount != "" {
+			if err := b.checkRemount(found, args.Mount, changes.Attach[0].Machine); err != nil {
+				return nil, errors.Trace(err)
+			}
 		}
 		return changes, errors.Trace(b.checkMountPoints(found, changes.Attach))
 	})
+}
+
+// checkRemount returns an error unless storage can be mounted at the path, as far as it depends on that
+// storage and on the path alone.
+func (b *Backend) checkRemount(found []state.Storage, path string, machine names.MachineTag) error {
+	invalid := func(format string, args ...any) error {
+		return errors.NewNotValid(nil, fmt.Sprintf("storage %q: ", found[0].Name)+fmt.Sprintf(format, args...))
+	}
+	s := found[0]
+	switch {
+	case len(found) > 1:
+		return errors.NewNotValid(nil, fmt.Sprintf("%d instances cannot be mounted at one mount point: name one, such as %s", len(found), s.Name))
+	case s.Kind != storage.StorageKindFilesystem:
+		return invalid("a block device has no mount point")
+	case s.Asker != (state.Asker{}) && s.MountPoint != path:
+		return invalid("%s asked for it, as %s, and decides where it is mounted", s.Asker.Way, s.Asker.Name)
+	case len(s.Attachments) > 0 && s.MountPoint != path:
+		return invalid("its mount point can change only while it is detached: detach it first, with `stowage detach --wait %s`", s.Name)
+	}
+	if err := spec.CheckMountPoint(path); err != nil {
+		return invalid("%s", err)
+	}
+	if machine != b.config.Machine || !b.isLocal() {
+		return nil // only what the own process uses is known, as for files
+	}
+	reserved, err := b.executor.Reserved()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := spec.CheckReserved(path, reserved); err != nil {
+		return invalid("%s", err)
+	}
+	return nil
 }
 
 // Detach implements userapi.Backend.

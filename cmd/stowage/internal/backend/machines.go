@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -206,16 +207,18 @@ func (b *Backend) checkMountPoints(found []state.Storage, to []state.Attach) err
 	for i, s := range found {
 		machine := to[i].Machine
 		bound, _ := converge.BoundMachine(&s)
-		if s.MountPoint == "" || bound == machine || len(s.Attachments) > 0 && s.Attachments[0].Machine == machine {
+		mountPoint := cmp.Or(to[i].MountPoint, s.MountPoint)
+		has := bound == machine || len(s.Attachments) > 0 && s.Attachments[0].Machine == machine
+		if mountPoint == "" || has && mountPoint == s.MountPoint {
 			continue // nothing is mounted, or it has the mount point there already
 		}
 		if planned[machine] == nil {
 			planned[machine] = &spec.Mounts{}
 		}
-		if err := planned[machine].Add(s.MountPoint, s.Name); err != nil {
+		if err := planned[machine].Add(mountPoint, s.Name); err != nil {
 			return conflict(s.Name, err)
 		}
-		points = append(points, state.MountPoint{Path: s.MountPoint, Machine: machine, Name: s.Name})
+		points = append(points, state.MountPoint{Path: mountPoint, Machine: machine, Name: s.Name})
 	}
 	taken, err := b.state.TakenMountPoints(points)
 	if err != nil {

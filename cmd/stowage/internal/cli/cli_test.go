@@ -114,7 +114,7 @@ func (b *backend) RemoveIf(_ context.Context, on user.Condition) error {
 }
 
 func (b *backend) Attach(_ context.Context, args user.AttachArgs) error {
-	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s", args.Names, args.Machine)))
+	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s %s", args.Names, args.Machine, args.Mount)))
 	return b.err
 }
 

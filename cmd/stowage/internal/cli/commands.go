@@ -336,6 +336,14 @@ func (c *common) attachCommand() *cobra.Command {
 			args.Names = names
 			return client.Attach(ctx, args)
 		})
+	cmd.Long += `
+
+With --mount, a filesystem that is detached is mounted elsewhere from now on, with its data.
+Write the mount point in the file that declares the storage, too: "stowage apply" refuses
+another one, and an agent that is started with such a file warns and goes on.`
+	cmd.Example = `  stowage attach data --wait
+  stowage detach data --wait && stowage attach data --mount /srv/other --wait`
+	cmd.Flags().StringVar(&args.Mount, "mount", "", "directory to mount a detached filesystem on from now on (default: where it was)")
 	cmd.Flags().StringVar(&args.Machine, "machine", "", "machine to attach it to (default: the one that it is bound to, or the agent's)")
 	return cmd
 }

@@ -47,6 +47,14 @@ func TestAliases(t *testing.T) {
 	}
 }
 
+func TestAttachElsewhere(t *testing.T) {
+	b := &backend{}
+	r := newMachine(t, b).run(t.Context(), "attach", "data", "--machine", "web", "--mount", "/srv/other")
+	if got, want := b.recordedCalls(), []string{`attach ["data"] web /srv/other`}; r.code != 0 || !slices.Equal(got, want) {
+		t.Errorf("%+v, the agent was asked %q, want %q", r, got, want)
+	}
+}
+
 func TestApplyDryRunExitCode(t *testing.T) {
 	left := user.Change{Action: user.ActionLeave, Item: "storage", Name: "old", Detail: "not in the file"}
 	added := user.Change{Action: user.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"}

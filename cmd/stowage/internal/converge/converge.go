@@ -68,9 +68,9 @@ type Situation struct {
 	Snapshot func(name string) (state.Snapshot, error)
 	// CheckGrowth returns an error if storage cannot grow, regardless of free space.
 	CheckGrowth func(*state.Storage) error
-	// KeepLarger keeps storage that is larger than the file says, which is an error otherwise:
-	// the file may be older than the storage's growth.
-	KeepLarger bool
+	// KeepDiffering keeps storage that is larger than the file says, or is mounted elsewhere, which are errors
+	// otherwise: the file may be older than the storage's growth, or than its new mount point.
+	KeepDiffering bool
 }
 
 // Plan is the result of planning to apply a file.
@@ -254,7 +254,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 		return err
 	}
 
-	var added, attached, detached, labelled int
+	var added, attached, detached, labelled, elsewhere int
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
@@ -297,6 +297,9 @@ func (p *planner) planStorage(declared spec.Storage) error {
 					return declared.Errorf("directive", "%s", err)
 				}
 				grown[existing.RequestedMiB]++
+			}
+			if existing.MountPoint != wanted.MountPoint && step == toKeep {
+				elsewhere++
 			}
 			if declared.Labels != nil && !maps.Equal(existing.Labels, declared.Labels) {
 				p.plan.State.Label = append(p.plan.State.Label, state.Label{Name: existing.Name, Labels: declared.Labels})
@@ -345,6 +348,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
 		p.recordChange(declared, user.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
 	}
+	p.recordChange(declared, user.ActionKeep, elsewhere, "mounted in another place than "+declared.Mount)
 	for _, size := range slices.Sorted(maps.Keys(larger)) {
 		p.recordChange(declared, user.ActionKeep, larger[size],
 			fmt.Sprintf("%s, not %s", table.ExactSize(size), table.ExactSize(declared.Directive.Size)))
@@ -518,7 +522,7 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 		return toKeep, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
 		return toKeep, differs("directive", "the pool", existing.Pool)
-	case wanted.Size < minSize(existing) && !p.situation.KeepLarger:
+	case wanted.Size < minSize(existing) && !p.situation.KeepDiffering:
 		return toKeep, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
 			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
 	case existing.Asker != wanted.Asker && wanted.Asker != (state.Asker{}) && existing.Asker != (state.Asker{}):
@@ -528,6 +532,7 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	case existing.MountPoint == wanted.MountPoint:
 	case existing.Asker != (state.Asker{}):
 		return toKeep, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
+	case len(existing.Attachments) > 0 && p.situation.KeepDiffering: // it stays where it is
 	case len(existing.Attachments) > 0:
 		return toKeep, declared.Errorf("mount", "the mount point of %s is %q and can change only while it is detached: write that, or detach it with `stowage detach --wait %s`, then apply again",
 			existing.Name, existing.MountPoint, existing.Name)

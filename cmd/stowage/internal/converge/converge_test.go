@@ -626,7 +626,9 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 
 // Detached storage is attached where the file says, unless others are there.
 func TestMakeAttachesAtOtherMountPoint(t *testing.T) {
-	detached := data(func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached })
+	detached := data(func(e *state.Storage) {
+		e.Attachments, e.Status, e.Volume = nil, status.Detached, &state.Entity{Tag: names.NewVolumeTag("0/0")}
+	})
 	text := "storage:" + strings.Replace(dataEntry, "/srv/data", "/srv/other", 1)
 	plan, err := converge.Make(file(t, text), situation(detached))
 	if err != nil {
@@ -637,6 +639,13 @@ func TestMakeAttachesAtOtherMountPoint(t *testing.T) {
 	}
 	if want := []state.Attach{{Name: "data", Machine: machine, MountPoint: "/srv/other"}}; !slices.Equal(plan.State.Attach, want) {
 		t.Errorf("attaches %+v, want %+v", plan.State.Attach, want)
+	}
+	// At the start of an agent, the file may be older than the mount point.
+	with := situation(data(nil))
+	with.KeepDiffering = true
+	plan, err = converge.Make(file(t, text), with)
+	if want := []string{"keep storage data: mounted in another place than /srv/other"}; err != nil || !slices.Equal(lines(plan), want) || len(plan.State.Attach) > 0 {
+		t.Errorf("changes %q, %v, want %q", lines(plan), err, want)
 	}
 	other := data(func(e *state.Storage) { e.Name, e.MountPoint = "log", "/srv/other" })
 	_, err = converge.Make(file(t, text), situation(detached, other))

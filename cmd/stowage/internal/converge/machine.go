@@ -132,10 +132,8 @@ type wantedMount struct {
 // storage. fail makes the error.
 func (p *planner) takeMount(machine names.MachineTag, path, name string, fail func(error) error) error {
 	if machine == p.situation.Machine {
-		for _, reserved := range p.situation.Reserved {
-			if spec.Within(path, reserved) || spec.Within(reserved, path) {
-				return fail(errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved))
-			}
+		if err := spec.CheckReserved(path, p.situation.Reserved); err != nil {
+			return fail(err)
 		}
 	}
 	mounts, ok := p.mounts[machine]

@@ -43,6 +43,17 @@ func CheckMountPoint(p string) error {
 	return nil
 }
 
+// CheckReserved returns an error for a path that is in one of the directories that the agent uses, or above
+// it.
+func CheckReserved(p string, reserved []string) error {
+	for _, dir := range reserved {
+		if Within(p, dir) || Within(dir, p) {
+			return errors.Errorf("%s would hide, or lie in, %s, which the agent uses: choose another mount point", quote(p), dir)
+		}
+	}
+	return nil
+}
+
 // Within reports whether p is dir or inside it. Both paths must be clean.
 func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")

@@ -60,6 +60,16 @@ func (r *reader) numbers() Numbers {
 	return Numbers{uint64(volume), uint64(filesystem), uint64(machine)}
 }
 
+// HasHadStorage reports whether storage was ever added, though it may be gone.
+func (st *State) HasHadStorage() (had bool, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		now := r.numbers()
+		had = now.Volume > 0 || now.Filesystem > 0
+		return nil
+	})
+	return had, errors.Trace(err)
+}
+
 // setNumbers makes the sequences continue with n.
 func (tx *txn) setNumbers(n Numbers) {
 	volume, filesystem, machine := counter(n.Volume), counter(n.Filesystem), counter(n.Machine)

@@ -37,6 +37,8 @@ type Storage struct {
 	Retained bool `json:"retained,omitempty" yaml:"retained,omitempty"`
 	// Asker is the program that asked for the storage; nil for storage of users.
 	Asker *Asker `json:"asker,omitempty" yaml:"asker,omitempty"`
+	// Spec is the file that the agent applies whenever it starts, if that lists the storage.
+	Spec string `json:"spec,omitempty" yaml:"spec,omitempty"`
 	// From says whose contents the storage got when it was made; nil for storage that was made empty.
 	From *Origin `json:"from,omitempty" yaml:"from,omitempty"`
 	// Life is "alive", or "dying" from when the storage is to be removed until it is gone.

@@ -248,6 +248,7 @@ var descriptions = map[string]string{
 	"Storage.Revision":                "revision changes with what is wanted of the storage: its size, its labels, its claim, the machine that it is to be attached to, and whether it is to be removed. It does not change with status.",
 	"Storage.Since":                   "since is when status or message last changed.",
 	"Storage.SizeMiB":                 "size-mib is the requested size until the provider has reported the size that it made.",
+	"Storage.Spec":                    "spec is the file that the agent applies whenever it starts, if that lists the storage.",
 	"Storage.Status":                  "status is \"pending\", \"attaching\", \"attached\", \"detaching\", \"detached\", \"destroying\" or \"error\".",
 	"Storage.Volume":                  "volume is the ID of the volume; empty if the storage has none.",
 	"Storage.VolumeMiB":               "volume-mib is the size of the volume if the filesystem on it has less: the volume has grown, and the filesystem has not, or not yet. The field is omitted otherwise.",

@@ -44,8 +44,10 @@ type Config struct {
 	// CSI, if not nil, makes the agent a CSI driver. The machine of an agent has the same tag in each
 	// state, so the name of the machine is that which identifies it among others.
 	CSI *csi.Settings
-	// Spec, if not nil, is applied before anything starts.
-	Spec *user.ApplyArgs
+	// Spec, if not nil, is applied before anything starts. With SpecOnce, it is not if the state has ever had
+	// storage.
+	Spec     *user.ApplyArgs
+	SpecOnce bool
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -153,7 +155,15 @@ func (a *Agent) start(config Config) error {
 	if err := a.resetStatuses(); err != nil {
 		return errors.Trace(err)
 	}
-	if config.Spec != nil {
+	apply, err := a.appliesSpec()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if apply && config.SpecOnce {
+		if _, err := a.Apply(context.Background(), *config.Spec); err != nil {
+			return errors.Trace(err)
+		}
+	} else if apply {
 		// The file may be unchanged since "stowage resize", which must not keep the agent from
 		// starting.
 		result, err := a.ApplyFile(context.Background(), *config.Spec, true)
@@ -167,6 +177,15 @@ func (a *Agent) start(config Config) error {
 		}
 	}
 	return errors.Trace(a.Run(a.manifolds(), process.IsStateFatal, a.close))
+}
+
+// appliesSpec reports whether there is a file to apply.
+func (a *Agent) appliesSpec() (bool, error) {
+	if a.config.Spec == nil || !a.config.SpecOnce {
+		return a.config.Spec != nil, nil
+	}
+	had, err := a.state.HasHadStorage()
+	return !had, err
 }
 
 func (a *Agent) close() error {

@@ -387,6 +387,50 @@ func TestSpecIsAppliedBeforeStart(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 }
 
+// A file that is applied at each start makes removed storage again, and the storage says so.
+func TestSpecMakesRemovedStorageAgain(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	c.Spec = &user.ApplyArgs{File: "f.yaml", Content: two}
+	for _, want := range []string{"at first", "again"} {
+		a, stop := start(t, c)
+		until(t, a, all(2, status.Attached))
+		rows, err := a.Storage(t.Context(), []string{"data"})
+		if err != nil || rows[0].Spec != "f.yaml" {
+			t.Errorf("%s: %+v, %v", want, rows, err)
+		}
+		if err := a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data/1"}}); err != nil {
+			t.Error(err)
+		}
+		until(t, a, all(1, status.Attached))
+		stop()
+	}
+}
+
+// A file that is applied once does not.
+func TestSpecOnce(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	c.Spec, c.SpecOnce = &user.ApplyArgs{File: "f.yaml", Content: "storage: [{name: a}]"}, true
+	if _, err := agent.New(c); err == nil { // this is not the one time
+		t.Fatal("a file that is not valid was applied")
+	}
+	c.Spec.Content = two
+	a, stop := start(t, c)
+	until(t, a, all(2, status.Attached))
+	rows, err := a.Storage(t.Context(), []string{"data"})
+	if err != nil || rows[0].Spec != "" {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	if err := a.Remove(t.Context(), user.RemoveArgs{Names: []string{rows[0].Name}}); err != nil {
+		t.Error(err)
+	}
+	until(t, a, all(1, status.Attached))
+	stop()
+	a, _ = start(t, c)
+	if rows, err := a.Storage(t.Context(), nil); err != nil || len(rows) != 1 {
+		t.Errorf("after a start there are %+v, %v", rows, err)
+	}
+}
+
 // The agent's state has one machine, number 0.
 func TestSpecMayNameTheAgentsMachine(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/juju/clock"
@@ -90,6 +91,9 @@ type Backend struct {
 	journalMu sync.Mutex
 	journal   *journal
 	closed    bool
+
+	// startFile is what [Backend.ApplyFile] has applied last, or nil.
+	startFile atomic.Pointer[startFile]
 
 	// scanMu guards baseline, the first scan for orphans.
 	scanMu   sync.Mutex
@@ -186,10 +190,25 @@ func (b *Backend) Apply(ctx context.Context, args user.ApplyArgs) (user.ApplyRes
 	return b.applyFile(ctx, args, false, user.Condition{})
 }
 
-// ApplyFile applies a file. With keepDiffering, storage may be larger than the file says, or
-// mounted elsewhere.
+// startFile is a file that the agent applies whenever it starts.
+type startFile struct {
+	path     string
+	declares map[string]bool // base names
+}
+
+// ApplyFile applies the file that the agent applies whenever it starts. With keepDiffering, storage may be
+// larger than the file says, or mounted elsewhere.
 func (b *Backend) ApplyFile(ctx context.Context, args user.ApplyArgs, keepDiffering bool) (user.ApplyResult, error) {
-	return b.applyFile(ctx, args, keepDiffering, user.Condition{})
+	result, err := b.applyFile(ctx, args, keepDiffering, user.Condition{})
+	if err != nil {
+		return result, err
+	}
+	file := startFile{args.File, make(map[string]bool, len(result.Names))}
+	for _, name := range result.Names {
+		file.declares[name] = true
+	}
+	b.startFile.Store(&file)
+	return result, nil
 }
 
 // Declare implements userapi.Backend.
@@ -566,6 +585,9 @@ func (b *Backend) wireStorage(s state.Storage, on host) user.Storage {
 		Since:           s.Since,
 		Location:        s.Location,
 		Attachments:     make([]user.Attachment, len(s.Attachments)),
+	}
+	if file := b.startFile.Load(); file != nil && file.declares[state.BaseName(s.Name)] {
+		row.Spec = file.path
 	}
 	if s.Asker != (state.Asker{}) {
 		row.Asker = &user.Asker{Way: s.Asker.Way, Name: s.Asker.Name}

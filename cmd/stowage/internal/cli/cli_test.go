@@ -736,7 +736,7 @@ func TestWaitOutcomes(t *testing.T) {
 			if r.code != test.code || r.stdout != test.stdout || r.stderr != test.stderr {
 				t.Errorf("exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", r.code, r.stdout, r.stderr, test.code, test.stdout, test.stderr)
 			}
-			if b.recordedCalls()[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
+			if calls := b.recordedCalls(); !slices.Contains(calls, fmt.Sprintf("%s %q", test.args[0], namesIn(test.args))) {
 				t.Errorf("the agent was asked %q", b.recordedCalls())
 			}
 		})

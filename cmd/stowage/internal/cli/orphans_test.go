@@ -74,7 +74,7 @@ func TestOrphanCommandsReachAgent(t *testing.T) {
 			changes: []user.Change{{Action: user.ActionAdopt, Item: "storage", Name: "old", Detail: "block, detached"}},
 		}
 		r := newMachine(t, b).run(t.Context(), test.args...)
-		if r.code != 0 || r.stdout != test.output || !slices.Equal(b.recordedCalls(), []string{test.request}) {
+		if r.code != 0 || r.stdout != test.output || !slices.Contains(b.recordedCalls(), test.request) {
 			t.Errorf("%q: exit status %d, asked %q:\n%s%s", test.args, r.code, b.recordedCalls(), r.stdout, r.stderr)
 		}
 	}

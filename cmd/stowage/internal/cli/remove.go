@@ -79,15 +79,15 @@ func (c *common) remove(ctx context.Context, client *user.Client, names []string
 		}
 	}
 	asks := !r.keepData && !r.yes && c.canAsk()
-	if r.dryRun || asks {
-		rows, err := client.Storage(ctx, names)
-		if err != nil {
-			return err
-		}
-		table.Sort(rows)
-		if r.dryRun {
-			return writeChanges(c.Stdout, r.changes(rows), true)
-		}
+	rows, err := client.Storage(ctx, names)
+	if err != nil {
+		return err
+	}
+	table.Sort(rows)
+	if r.dryRun {
+		return writeChanges(c.Stdout, r.changes(rows), true)
+	}
+	if asks {
 		if err := writeChanges(c.Stderr, r.changes(rows), true); err != nil {
 			return err
 		}
@@ -108,6 +108,7 @@ func (c *common) remove(ctx context.Context, client *user.Client, names []string
 	if err != nil {
 		return err
 	}
+	c.warnOfSpec(rows)
 	return r.waiting.waitFor(ctx, client, names, removed, c.Stdout)
 }
 
@@ -136,6 +137,21 @@ func (r *removal) changes(rows []user.Storage) []user.Change {
 		changes = append(changes, user.Change{Action: action, Item: "storage", Name: s.Name, Detail: detail})
 	}
 	return changes
+}
+
+// warnOfSpec says which of the removed storage comes back.
+func (c *common) warnOfSpec(rows []user.Storage) {
+	var listed []string
+	file := ""
+	for _, s := range rows {
+		if s.Spec != "" {
+			listed, file = append(listed, s.Name), s.Spec
+		}
+	}
+	if len(listed) > 0 {
+		c.warn("the agent applies %s whenever it starts: take the entry out of the file, or this is made again, empty: %s",
+			file, joinFirst(listed))
+	}
 }
 
 // existing returns those of the names that there is storage of.

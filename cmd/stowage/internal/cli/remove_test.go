@@ -138,6 +138,18 @@ func TestRemoveAsksOnTerminal(t *testing.T) {
 	}
 }
 
+// An agent makes storage again that its file still lists: the user is told when there is time to change that.
+func TestRemoveTellsOfTheAgentsFile(t *testing.T) {
+	b := twoStored()
+	b.storage[0].Spec = "/etc/stowage.yaml\n"
+	for _, verb := range []string{"remove", "release"} {
+		want := "stowage: the agent applies /etc/stowage.yaml\\n whenever it starts: take the entry out of the file, or this is made again, empty: data\n"
+		if r := newMachine(t, b).run(t.Context(), verb, "data", "pvc"); r.code != 0 || r.stderr != want {
+			t.Errorf("%s: %+v, want %s", verb, r, want)
+		}
+	}
+}
+
 // Nobody is there to answer a script.
 func TestRemoveDoesNotAskScripts(t *testing.T) {
 	b := twoStored()

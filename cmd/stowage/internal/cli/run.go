@@ -18,6 +18,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/plugins"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/metricsserver"
@@ -167,6 +168,7 @@ func (c *common) startLogging(module, level, form string) (*loggo.Logger, *logWr
 type runFlags struct {
 	processFlags
 	specFile string
+	initial  string
 	progress bool
 	manager  bool
 	csi      csiFlags
@@ -181,7 +183,9 @@ func (c *common) runCommand() *cobra.Command {
 the agent stops. When it starts, it attaches again whatever is no longer attached, for
 instance after a reboot.
 
-With --spec, a file is applied first: see "stowage apply --help".
+With --spec, a file is applied first, at each start: see "stowage apply --help". Storage that
+was removed and is still in the file is then made again, empty. With --initial-spec, the
+file is applied only until the agent has had storage, whatever became of it since.
 
 With --manager, the agent also provisions the environment's storage, which is not bound
 to a machine, and attaches it to this machine. Programs of yours provide its volumes:
@@ -192,13 +196,17 @@ files.
 
 With --csi-endpoint, the agent is also a CSI driver, csi.stowage.io: an orchestrator
 that runs as root on this machine makes volumes here and uses them.`,
+		Example: `  stowage run --spec /etc/stowage.yaml
+  stowage run --initial-spec first.yaml --metrics localhost:9163`,
 		Args: noArgs("name a file to apply with --spec"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
 		}),
 	}
 	flags.addTo(cmd)
-	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at the start")
+	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at each start")
+	cmd.Flags().StringVar(&flags.initial, "initial-spec", "", "file to apply at the first start")
+	cmd.MarkFlagsMutuallyExclusive("spec", "initial-spec")
 	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
 	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
 	flags.csi.addAll(cmd)
@@ -223,12 +231,15 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	}
 	var applyArgs *user.ApplyArgs
 	var names, toDetach []string
-	if flags.specFile != "" {
-		args, file, err := c.readSpec(ctx, flags.specFile)
+	if path := orElse(flags.specFile, flags.initial); path != "" {
+		args, file, err := c.readSpec(ctx, path)
 		if err != nil {
 			return err
 		}
 		applyArgs = &args
+		if flags.initial != "" {
+			file = &spec.File{} // what there is may have little to do with the file
+		}
 		for _, s := range file.Storage {
 			names = append(names, s.Name)
 			if s.Detached {
@@ -258,6 +269,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		Manager:    flags.manager,
 		CSI:        csi,
 		Spec:       applyArgs,
+		SpecOnce:   flags.initial != "",
 	})
 	if err != nil {
 		return err

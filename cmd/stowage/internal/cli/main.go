@@ -146,6 +146,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.loginCommand(), c.contextCommand(), c.userCommand(),
 		c.poolsCommand(), c.reportCommand(), c.uiCommand(), c.versionCommand(),
 	)
+	c.addCompletions(root)
+	addExamples(root)
 	return root
 }
 

@@ -43,16 +43,21 @@ func describe(t *testing.T, page *strings.Builder, command []string) {
 	t.Helper()
 	text := help(t, command)
 	fmt.Fprintf(page, "\n## %s\n\n```text\n%s```\n", strings.Join(append([]string{"stowage"}, command...), " "), text)
-	_, available, ok := strings.Cut(text, "Available Commands:\n")
-	if !ok {
-		return
+	for _, sub := range subcommandsIn(text) {
+		describe(t, page, append(command[:len(command):len(command)], sub))
 	}
+}
+
+// subcommandsIn returns the subcommands that a help text lists.
+func subcommandsIn(text string) (names []string) {
+	_, available, _ := strings.Cut(text, "Available Commands:\n")
 	available, _, _ = strings.Cut(available, "\n\n")
 	for _, match := range subcommandLine.FindAllStringSubmatch(available, -1) {
 		if match[1] != "help" {
-			describe(t, page, append(command[:len(command):len(command)], match[1]))
+			names = append(names, match[1])
 		}
 	}
+	return names
 }
 
 func TestCommandLinePageIsCurrent(t *testing.T) {

@@ -13,7 +13,7 @@ func TestUnknownCommandsSuggestOthers(t *testing.T) {
 	m := newMachine(t, nil)
 	for name, want := range map[string]string{
 		"stauts": `unknown command "stauts" for "stowage": did you mean status?`,
-		"machin": `unknown command "machin" for "stowage": did you mean machines or machine?`,
+		"machin": `unknown command "machin" for "stowage": did you mean machine or machines?`,
 		// What a user writes cannot forge a suggestion.
 		"x\n\nDid you mean this?\n\tformat": `unknown command "x\n\nDid you mean this?\n\tformat" for "stowage"`,
 	} {

@@ -452,6 +452,8 @@ const (
 	ActionGrow   Action = "grow"
 	// ActionLabel is for storage that gets other labels.
 	ActionLabel Action = "label"
+	// ActionRetry is for storage with an operation that failed, and is tried again.
+	ActionRetry Action = "retry"
 	// ActionKeep is for storage that is larger than a file says, or is mounted elsewhere.
 	ActionKeep Action = "keep"
 	// ActionImport is for an object that existed before and was not stowage's.
@@ -467,7 +469,7 @@ const (
 
 // Change is the action on one storage or pool.
 type Change struct {
-	// Action is "add", "attach", "detach", "grow", "label", "keep", "import", "adopt", "leave",
+	// Action is "add", "attach", "detach", "grow", "label", "retry", "keep", "import", "adopt", "leave",
 	// "remove" or "release".
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".

@@ -43,7 +43,7 @@ var descriptions = map[string]string{
 	"BackupResult.Schema":             "schema is the version of the records in the file.",
 	"BackupResult.UUID":               "uuid is that of the state.",
 	"Change":                          "Change is the action on one storage or pool.",
-	"Change.Action":                   "action is \"add\", \"attach\", \"detach\", \"grow\", \"label\", \"keep\", \"import\", \"adopt\", \"leave\", \"remove\" or \"release\".",
+	"Change.Action":                   "action is \"add\", \"attach\", \"detach\", \"grow\", \"label\", \"retry\", \"keep\", \"import\", \"adopt\", \"leave\", \"remove\" or \"release\".",
 	"Change.Detail":                   "detail is a text for people.",
 	"Change.Item":                     "item is \"storage\" or \"pool\".",
 	"Change.Name":                     "name is the name of the storage or the pool.",

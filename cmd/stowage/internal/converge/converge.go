@@ -255,6 +255,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	}
 
 	var added, attached, detached, labelled, elsewhere int
+	failed := map[string]int{}                          // what is tried again, by the error
 	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		existing := p.existing[instance.Name]
@@ -316,6 +317,9 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				detached++
 			default:
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
+				if existing.Status == status.Error && existing.RequestedMiB == wanted.Size {
+					failed[existing.Message]++
+				}
 			}
 			if declared.Detached {
 				p.plan.Detached = append(p.plan.Detached, instance.Name)
@@ -347,6 +351,9 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	p.recordChange(declared, user.ActionLabel, labelled, orNone(label.FormatSelector(declared.Labels)))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
 		p.recordChange(declared, user.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
+	}
+	for _, message := range slices.Sorted(maps.Keys(failed)) {
+		p.recordChange(declared, user.ActionRetry, failed[message], message)
 	}
 	p.recordChange(declared, user.ActionKeep, elsewhere, "mounted in another place than "+declared.Mount)
 	for _, size := range slices.Sorted(maps.Keys(larger)) {

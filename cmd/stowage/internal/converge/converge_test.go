@@ -654,6 +654,15 @@ func TestMakeAttachesAtOtherMountPoint(t *testing.T) {
 	}
 }
 
+// A file that changes nothing says what it tries again.
+func TestMakeNamesWhatIsTriedAgain(t *testing.T) {
+	broken := data(func(e *state.Storage) { e.Status, e.Message = status.Error, "no loop devices" })
+	plan, err := converge.Make(file(t, "storage:"+dataEntry), situation(broken))
+	if want := []string{"retry storage data: no loop devices"}; err != nil || !slices.Equal(lines(plan), want) || !slices.Equal(plan.State.Keep, []string{"data"}) {
+		t.Errorf("changes %q, keeps %q, %v; want %q", lines(plan), plan.State.Keep, err, want)
+	}
+}
+
 // Storage with "attached: false" is made, or detached, and stays so.
 func TestMakeDetached(t *testing.T) {
 	const entry = `

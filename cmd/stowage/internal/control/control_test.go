@@ -162,7 +162,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 		t.Errorf("report: %v, %v", report, err)
 	}
 	want := []string{
-		`apply f "a\n\x00" true`, `storage ["data"]`, "attach {Names:[a b/1] Machine:web}", `detach ["a" "b/1"]`, `remove {Names:[a b/1] Way: Force:false}`,
+		`apply f "a\n\x00" true`, `storage ["data"]`, "attach {Names:[a b/1] Machine:web Mount:}", `detach ["a" "b/1"]`, `remove {Names:[a b/1] Way: Force:false}`,
 		`release {Names:[a b/1] Way: Force:false}`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Machine: Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found Machine:}", `orphans "web&db"`, "delete-orphan {UUID:u Now:true Machine:}", "backup {Path:/b}",
 		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,

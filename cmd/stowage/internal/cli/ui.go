@@ -25,9 +25,11 @@ func (c *common) uiCommand() *cobra.Command {
 browser of this host. The page changes nothing. It ends with the command: Ctrl-C.
 
 The requests are made with your own access: on the socket, or with a context of "stowage
-login". To open the page on another host, forward the port with ssh.`,
-		Example: `  stowage ui
+login". To open the page on another host, forward the port:
+
   ssh -t -L 7118:127.0.0.1:7118 root@host stowage ui --listen 127.0.0.1:7118`,
+		Example: `  stowage ui
+  stowage ui --listen 127.0.0.1:7118`,
 		Args: noArgs("the page shows all storage"),
 		RunE: c.withClient(func(ctx context.Context, client *userclient.Client, _ []string) error {
 			if err := checkLoopback(listen); err != nil {

@@ -40,8 +40,8 @@ type volumes struct {
 // readTimeout bounds reads, for which their callers do not say how long they wait.
 const readTimeout = 5 * time.Second
 
-// explain returns the error of a call as callers of this package know it.
-func (v *volumes) explain(err error) error {
+// explain returns the error of a call with ctx as callers of this package know it.
+func (v *volumes) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, api.ErrNotConnected), errors.Is(err, api.ErrClosed):
 		return errors.WithType(err, asked.ErrUnreachable)
@@ -50,7 +50,10 @@ func (v *volumes) explain(err error) error {
 	}
 	var wire *params.Error
 	if errors.As(err, &wire) {
-		return asked.ParseError(wire)
+		err = asked.ParseError(wire)
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // by a server that stops
+		return errors.WithType(errors.Errorf("server %s has not answered: %v", v.server(), err), asked.ErrUnreachable)
 	}
 	return err
 }
@@ -61,7 +64,7 @@ func (v *volumes) read(ctx context.Context, ids []string) ([]params.AskedVolumeR
 		errors.WithType(errors.Errorf("server %s has not answered in %s", v.server(), readTimeout), asked.ErrUnreachable))
 	defer cancel()
 	results, err := v.remote.Volumes(ctx, ids)
-	return results, v.explain(err)
+	return results, v.explain(ctx, err)
 }
 
 // Volume implements asked.Volumes.
@@ -94,42 +97,45 @@ func (v *volumes) Attach(ctx context.Context, id, machine string) error {
 	if machine != v.machine {
 		return errors.WithType(errors.Errorf("machine %q is another one than this", machine), asked.ErrElsewhere)
 	}
-	return v.change(v.remote.Attach(ctx, []string{id}))
+	results, err := v.remote.Attach(ctx, []string{id})
+	return v.change(ctx, results, err)
 }
 
 // Detach implements asked.Volumes.
 func (v *volumes) Detach(ctx context.Context, id string) error {
-	return v.change(v.remote.Detach(ctx, []string{id}))
+	results, err := v.remote.Detach(ctx, []string{id})
+	return v.change(ctx, results, err)
 }
 
 // Resize implements asked.Volumes.
 func (v *volumes) Resize(ctx context.Context, id string, sizeMiB uint64) error {
-	return v.change(v.remote.Resize(ctx, []params.AskedVolumeSize{{ID: id, SizeMiB: sizeMiB}}))
+	results, err := v.remote.Resize(ctx, []params.AskedVolumeSize{{ID: id, SizeMiB: sizeMiB}})
+	return v.change(ctx, results, err)
 }
 
 // change returns the error of a call with one argument.
-func (v *volumes) change(results []params.ErrorResult, err error) error {
+func (v *volumes) change(ctx context.Context, results []params.ErrorResult, err error) error {
 	if err != nil {
-		return v.explain(err)
+		return v.explain(ctx, err)
 	}
 	return asked.ParseError(results[0].Error)
 }
 
 // Await implements asked.Volumes. It ends when the connection is lost.
-func (v *volumes) Await(ctx context.Context, id string, done asked.Done) (last asked.Volume, err error) {
-	ctx, cancel, err := v.remote.Connection(ctx)
+func (v *volumes) Await(caller context.Context, id string, done asked.Done) (last asked.Volume, err error) {
+	ctx, cancel, err := v.remote.Connection(caller)
 	if err != nil {
-		return asked.Volume{}, v.explain(err)
+		return asked.Volume{}, v.explain(caller, err)
 	}
 	defer cancel()
 	volume, err := v.remote.Watch(ctx, id)
 	if err != nil {
-		return asked.Volume{}, v.explain(err)
+		return asked.Volume{}, v.explain(caller, err)
 	}
 	defer stop(volume)
 	devices, err := v.remote.Devices(ctx, v.tag)
 	if err != nil {
-		return asked.Volume{}, v.explain(err)
+		return asked.Volume{}, v.explain(caller, err)
 	}
 	defer stop(devices)
 	for {
@@ -143,14 +149,14 @@ func (v *volumes) Await(ctx context.Context, id string, done asked.Done) (last a
 		var ok bool
 		select {
 		case <-ctx.Done():
-			return last, v.explain(context.Cause(ctx))
+			return last, v.explain(caller, context.Cause(ctx))
 		case _, ok = <-volume.Changes():
 			of = volume
 		case _, ok = <-devices.Changes():
 			of = devices
 		}
 		if !ok {
-			return last, v.explain(watcher.EnsureErr(of))
+			return last, v.explain(caller, watcher.EnsureErr(of))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,34 @@ func (p *process) kill() {
 		p.site.Fatal(err)
 	}
 	_ = p.end() // it was killed
+}
+
+// pause stops the process, which goes on at SIGCONT, while it has no device open: it inspects those of
+// other tests, too, and these could not be detached until it goes on.
+func (p *process) pause() {
+	p.site.Helper()
+	for {
+		if err := p.Signal(unix.SIGSTOP); err != nil {
+			p.site.Fatal(err)
+		}
+		// The process has stopped when all its threads have.
+		if err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+			p.site.Fatalf("waiting until %s has stopped: %v", p.name, err)
+		}
+		open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID()))
+		if err != nil {
+			p.site.Fatal(err)
+		}
+		if !slices.ContainsFunc(open, func(fd string) bool {
+			path, err := os.Readlink(fd)
+			return err == nil && strings.HasPrefix(path, "/dev/loop")
+		}) {
+			return
+		}
+		if err := p.Signal(unix.SIGCONT); err != nil {
+			p.site.Fatal(err)
+		}
+	}
 }
 
 // end waits until the process has ended, and returns its error.
@@ -621,9 +650,7 @@ func TestFalseFence(t *testing.T) { // alone, since its mount namespaces have th
 	if _, err := stdout.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if err := web.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	web.pause()
 	s.poll("the machine is not unreachable", func() bool { return s.machines()["web"] == "unreachable" })
 	s.must("machine", "fence", "web", "--confirmed")
 	if err := web.Signal(unix.SIGCONT); err != nil {

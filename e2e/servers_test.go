@@ -280,9 +280,7 @@ func TestPausedServer(t *testing.T) {
 		})
 	}
 	says(first, "provisioning the environment's storage")
-	if err := first.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	first.pause()
 	says(second, "provisioning the environment's storage")
 	if err := first.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 package mount
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -567,5 +568,36 @@ func TestConcurrentMountPointsShareDirectory(t *testing.T) {
 	users.Wait()
 	if names, err := filepath.Glob(dir + "/*"); err != nil || len(names) > 0 {
 		t.Errorf("left: %q, %v", names, err)
+	}
+}
+
+// A filesystem whose process has ended can be found and unmounted.
+func TestUnmountFilesystemOfEndedProcess(t *testing.T) {
+	devicetest.RequireRoot(t)
+	dir := devicetest.Dir(t)
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("this kernel serves no filesystems of processes: %v", err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
+	if err := unix.Mount("test", dir, "fuse", 0, options); err != nil {
+		server.Close()
+		t.Skipf("this kernel serves no filesystems of processes: %v", err)
+	}
+	server.Close()
+	for name, open := range map[string]func(string) (*Target, error){"OpenTarget": OpenTarget, "OpenNode": OpenNode} {
+		target, err := open(dir)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !target.IsMount() || !target.IsDead() {
+			t.Errorf("%s: mounted %v, dead %v", name, target.IsMount(), target.IsDead())
+		}
+		target.Close()
+	}
+	if err := Unmount(dir); err != nil {
+		t.Error(err)
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	}
 }

@@ -21,7 +21,7 @@ func OpenNode(path string) (*Target, error) {
 		return nil, errors.Trace(err)
 	}
 	t := &Target{Path: path, f: f}
-	if t.stat, err = statFile(f); err != nil && errors.Is(err, unix.EIO) {
+	if t.stat, err = statFile(f); IsDead(err) {
 		t.stat, err = statDead(f, path)
 	}
 	if err != nil {

@@ -67,7 +67,7 @@ func OpenTarget(path string) (*Target, error) {
 	}
 	t := &Target{Path: path, f: f}
 	t.stat, err = statFile(f)
-	if errors.Is(err, unix.EIO) {
+	if IsDead(err) {
 		t.stat, err = statDead(f, path)
 	}
 	if err != nil {
@@ -247,17 +247,28 @@ func (t *Target) MountID() uint64 {
 	return t.stat.Mnt_id
 }
 
+// IsDead reports whether an error is that of a filesystem which responds no more: it was shut down (EIO),
+// the process that serves it has ended (ENOTCONN), or its server does not know it any more (ESTALE).
+func IsDead(err error) bool {
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE)
+}
+
+// IsDead reports whether the filesystem did not respond when the path was opened. Only the mount is
+// then known.
+func (t *Target) IsDead() bool { return t.stat.Mask&unix.STATX_INO == 0 }
+
 // Same reports whether the directory has this device and inode number. It returns an error if the
 // directory could not be read when it was opened.
 func (t *Target) Same(dev, ino uint64) (bool, error) {
-	if t.stat.Mask&unix.STATX_INO == 0 {
+	if t.IsDead() {
 		return false, &os.PathError{Op: "statx", Path: t.Path, Err: unix.EIO}
 	}
 	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino, nil
 }
 
 // UniqueID returns the unique ID of the mount that contains the directory, or 0 if the kernel
-// has no such IDs. The error is unix.EIO if the filesystem was shut down.
+// has no such IDs. For the error of a filesystem that responds no more, [IsDead] is
+// true.
 func (t *Target) UniqueID() (uint64, error) {
 	return uniqueID(t.f)
 }
@@ -408,9 +419,8 @@ func cannotMark(err error) bool {
 	return false
 }
 
-// statDead determines only the mount that contains a directory. A filesystem that was shut
-// down, as XFS is when its device is gone, reports nothing about its files, but must still be
-// possible to unmount.
+// statDead determines only the mount that contains a directory. A filesystem that responds no more, as
+// XFS when its device is gone, reports nothing about its files, but must still be possible to unmount.
 func statDead(f *os.File, path string) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	parent, err := openNoSymlinks(filepath.Dir(path))

@@ -221,7 +221,7 @@ func (c *MountCall) isRecorded(place *Placement, target *mount.Target) (bool, er
 		return false, nil
 	}
 	id, err := target.UniqueID()
-	if errors.Is(err, unix.EIO) {
+	if mount.IsDead(err) {
 		return true, nil
 	}
 	return id == 0 || id == place.MountID || place.MountNamespace != c.namespace, errors.Trace(err)

@@ -73,7 +73,7 @@ delays: ## Run the worker's tests with delays at scheduling points (DELAYS='cler
 faults: ## Inject every fault on real devices (FAULTS=-short: at fixed steps; SAMPLE='-one-in 8 -seed 1': at a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
 	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -timeout=3h $(FAULTS) -args $(SAMPLE)
-	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^Test.*Steps' ./storage/provider/rootfs
+	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^Test.*Steps' ./storage/provider/rootfs ./storage/provider/csi
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^(TestManagedHangsAlone|TestDeviceThatDoesNotAnswer)$$' ./storage/provider/managed
 
 uml: ## Run the tests of project quotas and ext4 growth in user-mode Linux, for kernels that lack them

@@ -197,6 +197,49 @@ grep -qF FailedPrecondition <<<"$said"
 	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/tmp", m.dir, "/run/stowage", filepath.Join(m.dir, "run"), "127.0.0.1:7117", freeAddress(t))
 }
 
+// The driver of the page is an agent. systemctl starts and stops it, and the agent that uses it.
+func TestCSIDriverHowTo(t *testing.T) {
+	m := newMachine(t)
+	page{
+		name: "howto/csi-driver.md", blocks: 6,
+		prelude: `set -m
+mkdir "$DIR/run"
+install() { mkdir -p "$DIR/providers"; } # that of the page makes the directories above it, too
+begin() { # NAME COMMAND...
+	"${@:2}" >>"$DIR/howto.log" 2>&1 </dev/null &
+	echo $! >"$DIR/$1.pid"
+}
+end() {
+	test -e "$DIR/$1.pid" || return 0
+	kill "$(cat "$DIR/$1.pid")"
+	tail --pid="$(cat "$DIR/$1.pid")" -s 0.05 -f /dev/null
+	rm "$DIR/$1.pid"
+}
+systemctl() {
+	case "$*" in
+	daemon-reload) ;;
+	"enable --now hostpath") begin driver stowage run --data-dir "$DIR/driver" --csi-endpoint "unix://$DIR/run/csi.sock" ;;
+	"disable --now hostpath") end driver ;;
+	"restart hostpath") end driver; systemctl enable --now hostpath ;;
+	"restart stowage")
+		end agent
+		begin agent stowage run --plugins-dir "$DIR/providers" --retry-min 100ms
+		until stowage report >/dev/null 2>&1; do kill -0 "$(cat "$DIR/agent.pid")"; done
+		;;
+	*) echo "systemctl $*: not known"; return 1 ;;
+	esac
+}
+trap 'cat "$DIR"/howto.log; kill -9 $(jobs -p)' ERR
+`,
+		after: map[int]string{
+			4: "test \"$(cat \"$DIR/mnt/data/greeting\")\" = hello\nstowage status --data-dir \"$DIR/driver\" | grep -q '320M .* attached'\n",
+			5: "test \"$(cat \"$DIR/mnt/data/greeting\")\" = hello\n",
+		},
+		postlude: "end agent\nif compgen -G \"$DIR/*/storage/*/*/records/*\" || mountpoint -q \"$DIR/mnt/data\"; then exit 1; fi\n",
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/run/hostpath", filepath.Join(m.dir, "run"),
+		"/etc/stowage/providers", filepath.Join(m.dir, "providers"), "hostpath.csi.k8s.io", "csi.stowage.io")
+}
+
 func TestMachinesHowTo(t *testing.T) {
 	m := newMachine(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

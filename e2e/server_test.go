@@ -314,7 +314,7 @@ func TestServerWithAgents(t *testing.T) {
 func (s *site) wantNoStorageIn(names ...string) {
 	s.Helper()
 	for _, name := range names {
-		for _, pattern := range []string{"loop/volumes/*", "loop/snapshots/*/*", "rootfs/filesystems/*", "*/records/*.json"} {
+		for _, pattern := range []string{"loop/volumes/*", "loop/snapshots/*/*", "rootfs/filesystems/*", "*/records/*.json", "*/*/records/*.json"} {
 			left, err := filepath.Glob(filepath.Join(s.dataOf(name), "storage", pattern))
 			if err != nil {
 				s.Fatal(err)

@@ -191,8 +191,8 @@ With --manager, the agent also provisions the environment's storage, which is no
 to a machine, and attaches it to this machine. Programs of yours provide its volumes:
 --provider NAME=PATH adds a provider called NAME that runs the program at PATH, and a
 pool of the same name. With --plugins-dir, each file *.yaml in a directory
-describes a provider. docs/reference/program-provider.md has the protocol, and the
-files.
+describes a provider: a program, or a CSI driver on this machine. Their pages are
+docs/reference/program-provider.md and docs/reference/csi-provider.md.
 
 With --csi-endpoint, the agent is also a CSI driver, csi.stowage.io: an orchestrator
 that runs as root on this machine makes volumes here and uses them.`,

@@ -35,6 +35,7 @@ func TestCheckState(t *testing.T) {
 		{"state", map[string]string{"state.db": "x", "state.mark": "x", record: "{}"}, ""},
 		{"missing beside a mark", map[string]string{"state.mark": "x"}, "state.db is missing"},
 		{"missing beside a record", map[string]string{record: "{}"}, "state.db is missing"},
+		{"missing beside a driver's record", map[string]string{"storage/a.b/c/volumes/records/volume-0-0.json": "{}"}, "state.db is missing"},
 		{"empty beside a mark", map[string]string{"state.db": "", "state.mark": "x"}, "state.db is empty"},
 		{"empty beside a record", map[string]string{"state.db": "", record: "{}"}, "state.db is empty"},
 		{"missing, nothing made", map[string]string{"storage/loop/volumes/README": "x"}, ""},

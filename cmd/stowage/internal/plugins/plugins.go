@@ -1,5 +1,5 @@
 // Package plugins opens the providers of the command: the built-in ones, those of flags, and those that are
-// described by the files of a directory. docs/reference/program-provider.md describes the files.
+// described by the files of a directory. docs/reference/program-provider.md and csi-provider.md describe the files.
 //
 // A file says which program is run as root, so only root may be able to write to it, or to the path to it.
 package plugins
@@ -128,7 +128,7 @@ func (r *Registry) addFile(path string) error {
 	}
 	defer file.Close()
 	var h header
-	if err := decode(file, &h, nil); err != nil {
+	if _, err := decode(file, &h, nil); err != nil {
 		return err
 	}
 	if h.Name == "" {
@@ -142,7 +142,7 @@ func (r *Registry) addFile(path string) error {
 }
 
 // types has the factory for each type of file.
-var types = map[string]storage.ProviderFactory{"program": openProgram}
+var types = map[string]storage.ProviderFactory{"program": openProgram, "csi": openCSI}
 
 // programFile is a file with the type program.
 type programFile struct {
@@ -153,7 +153,7 @@ type programFile struct {
 
 func openProgram(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 	var f programFile
-	if err := decode(config, &f, []string{"name", "type", "path", "delete"}); err != nil {
+	if _, err := decode(config, &f, []string{"name", "type", "path", "delete"}); err != nil {
 		return nil, err
 	}
 	return program.Open(program.Config{
@@ -162,40 +162,43 @@ func openProgram(config io.Reader, environ storage.ProviderEnviron) (storage.Pro
 	})
 }
 
-// decode reads the only document of a file. fields are those that it may have; nil: any.
-func decode(file io.Reader, into any, fields []string) error {
+// decode reads the only document of a file, and returns the lines of its fields. fields are those that it
+// may have; nil: any.
+func decode(file io.Reader, into any, fields []string) (lines map[string]int, err error) {
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	switch {
 	case err != nil:
-		return errors.Trace(err)
+		return nil, errors.Trace(err)
 	case len(data) > maxFile:
-		return errors.NewNotValid(nil, fmt.Sprintf("the file is larger than %d KiB", maxFile>>10))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("the file is larger than %d KiB", maxFile>>10))
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document yaml.Node
 	switch err := decoder.Decode(&document); {
 	case err == io.EOF:
-		return errors.NewNotValid(nil, "the file is empty")
+		return nil, errors.NewNotValid(nil, "the file is empty")
 	case err != nil:
-		return errors.WithType(err, errors.NotValid)
+		return nil, errors.WithType(err, errors.NotValid)
 	}
 	if err := decoder.Decode(new(yaml.Node)); err != io.EOF {
-		return errors.NewNotValid(nil, "a second document: write a file for each provider")
+		return nil, errors.NewNotValid(nil, "a second document: write a file for each provider")
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return errors.NewNotValid(nil, fmt.Sprintf("line %d: not a mapping: write `name: NAME`", root.Line))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("line %d: not a mapping: write `name: NAME`", root.Line))
 	}
+	lines = make(map[string]int)
 	for i := 0; i < len(root.Content); i += 2 {
+		lines[root.Content[i].Value] = root.Content[i].Line
 		if key := root.Content[i]; fields != nil && !slices.Contains(fields, key.Value) {
-			return errors.NewNotValid(nil, fmt.Sprintf("line %d: unknown field %q: the fields are %s", key.Line, key.Value, strings.Join(fields, ", ")))
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("line %d: unknown field %q: the fields are %s", key.Line, key.Value, strings.Join(fields, ", ")))
 		}
 	}
 	var wrong *yaml.TypeError
 	if err := root.Decode(into); errors.As(err, &wrong) {
-		return errors.NewNotValid(nil, wrong.Errors[0])
+		return nil, errors.NewNotValid(nil, wrong.Errors[0])
 	} else if err != nil {
-		return errors.WithType(err, errors.NotValid)
+		return nil, errors.WithType(err, errors.NotValid)
 	}
-	return nil
+	return lines, nil
 }

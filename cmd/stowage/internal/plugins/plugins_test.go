@@ -40,6 +40,7 @@ func TestFilesOfADirectory(t *testing.T) {
 	program := write(t, dir, "program", "#!/bin/sh\n", 0o700)
 	write(t, dir, "jiva.yaml", "name: openebs.io/jiva\ntype: program\npath: "+program+"\ndelete: false\n", 0o600)
 	write(t, dir, "disks.yaml", "{name: disks, type: program, path: "+program+"}", 0o644)
+	write(t, dir, "csi.yaml", "{name: d.example.com, type: csi, driver: d.example.com, socket: /run/d/csi.sock, timeout: 90s, block-only: true}", 0o644)
 	write(t, dir, "disks.yaml~", "not for us", 0o600)
 	r := newRegistry(t)
 	if err := r.AddDir(dir); err != nil {
@@ -50,8 +51,12 @@ func TestFilesOfADirectory(t *testing.T) {
 	}
 	types, err := r.StorageProviderTypes()
 	slices.Sort(types)
-	if want := []storage.ProviderType{"disks", "loop", "more", "openebs.io/jiva", "rootfs", "tmpfs"}; err != nil || !slices.Equal(types, want) {
+	if want := []storage.ProviderType{"d.example.com", "disks", "loop", "more", "openebs.io/jiva", "rootfs", "tmpfs"}; err != nil || !slices.Equal(types, want) {
 		t.Errorf("providers %q, %v; want %q", types, err, want)
+	}
+	driver, err := r.StorageProvider("d.example.com")
+	if err != nil || driver.Scope() != storage.ScopeMachine || !driver.Supports(storage.StorageKindBlock) || driver.Supports(storage.StorageKindFilesystem) {
+		t.Errorf("provider of a driver: %v, %v", driver, err)
 	}
 	for name, deletes := range map[storage.ProviderType]bool{"openebs.io/jiva": false, "disks": true, "more": true, "loop": true} {
 		p, err := r.StorageProvider(name)
@@ -63,21 +68,25 @@ func TestFilesOfADirectory(t *testing.T) {
 
 func TestFileErrors(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"empty":          {"", "the file is empty"},
-		"only a comment": {"# a", "the file is empty"},
-		"no mapping":     {"- name: a", "line 1: not a mapping: write `name: NAME`"},
-		"not YAML":       {"a: b: c", "yaml: mapping values are not allowed in this context"},
-		"no name":        {"type: program", "name: missing: write the name of the provider"},
-		"bad name":       {"{name: ../a, type: program}", `provider name "../a" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
-		"built in":       {"{name: loop, type: program}", "there is a provider loop already: choose another name"},
-		"same pool":      {"{name: a/b, type: program, path: PROGRAM}\n", `providers "a.b" and "a/b" would both have the default pool a-b`},
-		"no type":        {"name: a", `type: "": the types are program`},
-		"unknown type":   {"{name: a, type: csi2}", `type: "csi2": the types are program`},
-		"unknown field":  {"name: a\ntype: program\npaht: /x\n", `opening provider "a" with FILE: line 3: unknown field "paht": the fields are name, type, path, delete`},
-		"wrong value":    {"name: a\ntype: program\ndelete: maybe\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`maybe` into bool"},
-		"no program":     {"{name: a, type: program}", `opening provider "a" with FILE: provider a: program "": the path is not absolute`},
-		"two documents":  {"name: a\n---\nname: b\n", "a second document: write a file for each provider"},
-		"too large":      {"name: a\n#" + strings.Repeat("x", 1<<16), "the file is larger than 64 KiB"},
+		"empty":              {"", "the file is empty"},
+		"only a comment":     {"# a", "the file is empty"},
+		"no mapping":         {"- name: a", "line 1: not a mapping: write `name: NAME`"},
+		"not YAML":           {"a: b: c", "yaml: mapping values are not allowed in this context"},
+		"no name":            {"type: program", "name: missing: write the name of the provider"},
+		"bad name":           {"{name: ../a, type: program}", `provider name "../a" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
+		"built in":           {"{name: loop, type: program}", "there is a provider loop already: choose another name"},
+		"same pool":          {"{name: a/b, type: program, path: PROGRAM}\n", `providers "a.b" and "a/b" would both have the default pool a-b`},
+		"no type":            {"name: a", `type: "": the types are csi, program`},
+		"unknown type":       {"{name: a, type: csi2}", `type: "csi2": the types are csi, program`},
+		"unknown field":      {"name: a\ntype: program\npaht: /x\n", `opening provider "a" with FILE: line 3: unknown field "paht": the fields are name, type, path, delete`},
+		"wrong value":        {"name: a\ntype: program\ndelete: maybe\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`maybe` into bool"},
+		"no program":         {"{name: a, type: program}", `opening provider "a" with FILE: provider a: program "": the path is not absolute`},
+		"csi, unknown field": {"name: a\ntype: csi\nsokcet: /x\n", `opening provider "a" with FILE: line 3: unknown field "sokcet": the fields are name, type, driver, socket, node-socket, secrets, block-only, timeout, at-once`},
+		"csi, no driver":     {"name: a\ntype: csi\nsocket: /x\n", `opening provider "a" with FILE: driver: "": write the name that the driver gives itself, such as hostpath.csi.k8s.io`},
+		"csi, bad socket":    {"name: a\ntype: csi\ndriver: d.example.com\nsocket: ../x\n", `opening provider "a" with FILE: line 4: socket: "../x": write an absolute path in its shortest form`},
+		"csi, bad timeout":   {"name: a\ntype: csi\ntimeout: soon\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`soon` into time.Duration"},
+		"two documents":      {"name: a\n---\nname: b\n", "a second document: write a file for each provider"},
+		"too large":          {"name: a\n#" + strings.Repeat("x", 1<<16), "the file is larger than 64 KiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -120,6 +120,11 @@ func AdoptCopy(ctx context.Context, c Config) (err error) {
 		return errors.Trace(err)
 	}
 	defer o.close(&err)
+	if record := c.Dir.DriverRecord(); record != "" {
+		// Both directories would have the same volume, and each could destroy it.
+		return errors.Errorf("%s is of a volume of a CSI driver, which the original has: delete the directory of the driver below %s in this copy, and remove its storage here after the agent has started",
+			record, c.Dir.Storage())
+	}
 	if _, err := o.BecomeCopy(); err != nil {
 		return errors.Trace(err)
 	}

@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// driven is a machine with two agents: one is a CSI driver, and the other one uses it.
+type driven struct {
+	*machine
+	driver  *machine
+	plugins string
+}
+
+// newDriven starts both agents. more are further lines of the file that describes the driver.
+func newDriven(t *testing.T, more ...string) *driven {
+	t.Helper()
+	d := &driven{driver: newMachine(t), machine: newMachine(t)}
+	d.plugins = d.writePlugin(d.driver, more...)
+	d.driver.startCSI()
+	d.startUser()
+	return d
+}
+
+// writePlugin returns a directory with a file that describes the agent of another machine as a CSI driver.
+func (m *machine) writePlugin(driver *machine, more ...string) string {
+	m.Helper()
+	dir := filepath.Join(m.dir, "plugins")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		m.Fatal(err)
+	}
+	file := fmt.Sprintf("name: csi.stowage.io\ntype: csi\ndriver: csi.stowage.io\nsocket: %s\n%s\n", driver.csiSocket(), strings.Join(more, "\n"))
+	if err := os.WriteFile(filepath.Join(dir, "driver.yaml"), []byte(file), 0o600); err != nil {
+		m.Fatal(err)
+	}
+	return dir
+}
+
+func (d *driven) startUser() {
+	d.Helper()
+	d.start("--plugins-dir", d.plugins, "--retry-min", "100ms")
+}
+
+// crash kills one of the agents, or both, and starts them again.
+func (d *driven) crash(who string) {
+	d.Helper()
+	if who != "driver" {
+		d.kill()
+	}
+	if who != "user" {
+		d.driver.kill()
+		d.driver.startCSI()
+	}
+	if who != "driver" {
+		d.startUser()
+	}
+}
+
+// An agent uses storage of another one through CSI alone. The agent, the driver or both are killed
+// between the steps, and nothing is lost, done twice, or left.
+func TestCSIProvider(t *testing.T) {
+	for _, test := range []struct {
+		who, file string
+	}{
+		{"user", ""}, {"driver", ""}, {"both", ""},
+		{"both", "block-only: true"}, // the user makes the filesystem
+	} {
+		t.Run(test.who+test.file, func(t *testing.T) {
+			who := test.who
+			d := newDriven(t, test.file)
+			d.writeSpec(`
+pools:
+  - name: trees
+    provider: csi.stowage.io
+    attributes: {fs: xfs}
+storage:
+  - name: data
+    directive: trees,300M
+    kind: filesystem
+    mount: MNT/data
+  - name: raw
+    directive: csi-stowage-io,16M
+    kind: block
+`)
+			d.apply()
+			d.writeData("data", "raw")
+			want := func(when string) {
+				t.Helper()
+				d.must("attach", "data", "raw", "--wait")
+				d.wantData("data", "raw")
+				d.wantNoDuplicates()
+				d.driver.wantNoDuplicates()
+				if n := len(d.driver.status()); n != 2 {
+					t.Errorf("%s, the driver has %d volumes, want 2", when, n)
+				}
+			}
+			d.crash(who)
+			want("after a crash")
+
+			d.must("resize", "data", "384M", "--wait")
+			d.must("resize", "raw", "32M", "--wait")
+			d.crash(who)
+			want("after growing")
+			var fs unix.Statfs_t
+			if err := unix.Statfs(d.mount("data"), &fs); err != nil || fs.Type != unix.XFS_SUPER_MAGIC {
+				t.Errorf("the filesystem is of type %#x, %v", fs.Type, err)
+			}
+			if size := fs.Blocks * uint64(fs.Bsize) >> 20; size < 310 {
+				t.Errorf("the filesystem has %d MiB after growing to 384", size)
+			}
+			if size := d.realSize("raw"); size != 32 {
+				t.Errorf("the device has %d MiB after growing to 32", size)
+			}
+
+			// Something uses the filesystem.
+			busy, err := os.Open(d.dataFile("data"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.must("detach", "data")
+			d.poll("no word of what holds the filesystem", func() bool { return strings.Contains(d.status()["data"].Message, "has open") })
+			busy.Close()
+			d.must("detach", "data", "raw", "--wait")
+			d.crash(who)
+			for _, m := range mountsBelow(d, d.dir) {
+				t.Errorf("detached, and mounted at %s", m.Mountpoint)
+			}
+			if loops := loopsBelow(d, d.driver.dir); len(loops) != 0 {
+				t.Errorf("detached, and the driver has %+v", loops)
+			}
+			d.must("attach", "data", "raw", "--wait")
+			d.crash(who)
+			want("after attaching again")
+
+			d.must("remove", "data", "raw")
+			d.crash(who)
+			d.poll("the storage is not removed", func() bool { return len(d.status()) == 0 })
+			d.wantNoStorage()
+			d.driver.wantNoStorage()
+			d.stop()
+			d.driver.stop()
+		})
+	}
+}
+
+// A server checks the attributes of pools, and the agent of a machine calls the driver there. Storage in
+// use outlives each of them.
+func TestCSIProviderWithServer(t *testing.T) {
+	driver, s := newMachine(t), newSite(t)
+	driver.startCSI()
+	plugins := []string{"--plugins-dir", s.writePlugin(driver)}
+	server := s.startServer(plugins...)
+	web := s.startAgent("web", s.token(), plugins...)
+	s.writeSpec(`
+pools: [{name: bad, provider: csi.stowage.io, attributes: {mkfs-options: x}}]
+storage: [{name: data, directive: "bad,300M", kind: filesystem, mount: MNT/data, machine: web}]
+`)
+	if r := s.run("apply", "-f", s.spec); r.Code != 1 || !strings.Contains(r.Stderr, `attribute "mkfs-options": the driver makes the filesystem: leave it out`) {
+		t.Errorf("a pool with an attribute that is not allowed:\n%s", r.All())
+	}
+	s.writeSpec(`
+storage:
+- {name: data, directive: "csi-stowage-io,300M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: disk, directive: "csi-stowage-io,16M", kind: block, machine: web}
+`)
+	s.apply()
+	s.write("data", "precious")
+	web.kill()
+	server.kill()
+	if got := s.read("data"); got != "precious" {
+		t.Errorf("after the server and the agent were killed, the storage has %q", got)
+	}
+	server, web = s.startServer(plugins...), s.startAgent("web", "", plugins...)
+	s.must("detach", "data", "disk", "--wait")
+	if loops := loopsBelow(s, driver.dir); len(loops) != 0 {
+		t.Errorf("detached, and the driver has %+v", loops)
+	}
+	s.must("attach", "data", "disk", "--wait")
+	if got := s.read("data"); got != "precious" {
+		t.Errorf("after it was attached again, the storage has %q", got)
+	}
+	s.must("remove", "data", "disk", "--wait")
+	web.stop()
+	server.stop()
+	s.wantNoStorageIn("web")
+	driver.wantNoStorage()
+	driver.stop()
+}
+
+// A copy of the data directory does not get the volumes of the driver: they are the original's.
+func TestCopiedDirectoryHasNoVolumesOfDrivers(t *testing.T) {
+	d := newDriven(t)
+	d.writeSpec(`storage: [{name: data, directive: "csi-stowage-io,300M", kind: filesystem, mount: MNT/data}]`)
+	d.apply()
+	d.must("detach", "data", "--wait")
+	d.stop()
+	copied := &machine{TB: t, dir: d.dir, data: filepath.Join(d.dir, "copy"), spec: d.spec, log: filepath.Join(d.dir, "copy.log")}
+	copied.runTool("cp", "-a", d.data, copied.data)
+	if r := copied.run("adopt-dir", "--copy"); r.Code != 1 || !strings.Contains(r.Stderr, "is of a volume of a CSI driver, which the original has") {
+		t.Fatalf("a copy was adopted:\n%s", r.All())
+	}
+	if err := os.RemoveAll(filepath.Join(copied.data, "storage", "csi.stowage.io")); err != nil {
+		t.Fatal(err)
+	}
+	copied.must("adopt-dir", "--copy")
+	copied.start("--plugins-dir", d.plugins)
+	copied.must("remove", "data", "--wait")
+	copied.stop()
+	if n := len(d.driver.status()); n != 1 {
+		t.Errorf("the driver has %d volumes, want that of the original", n)
+	}
+	d.startUser()
+	d.must("attach", "data", "--wait")
+	d.must("remove", "data", "--wait")
+	d.stop()
+	d.driver.wantNoStorage()
+	d.driver.stop()
+}
+
+// The example of an embedder makes, mounts and removes a filesystem.
+func TestCSIExample(t *testing.T) {
+	m := newMachine(t)
+	m.startCSI()
+	program := filepath.Join(m.dir, "example")
+	if out, err := exec.Command("go", "build", "-o", program, "../examples/csi").CombinedOutput(); err != nil {
+		t.Fatalf("building the example: %v\n%s", err, out)
+	}
+	cmd := exec.Command(program, "csi.stowage.io", m.csiSocket(), filepath.Join(m.dir, "example-data"), m.mount("data"))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if want := "mounted at " + m.mount("data") + "\n"; line != want {
+		t.Errorf("the example says %q, %v; want %q", line, err, want)
+	}
+	if err := os.WriteFile(filepath.Join(m.mount("data"), "file"), nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	m.wantNoStorage()
+	m.stop()
+}

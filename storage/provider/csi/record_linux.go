@@ -1,0 +1,71 @@
+package csi
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// record is the stored record of a volume or filesystem, under its ID.
+type record struct {
+	Size  uint64       `json:"size"` // bytes
+	Phase object.Phase `json:"phase"`
+
+	// Name is the name at the driver, and Request what the driver is asked for. Both were recorded
+	// before the driver was called, and stay the same.
+	Name    string  `json:"name"`
+	Request request `json:"request"`
+
+	// VolumeID and Context are the driver's, once it has made the volume.
+	VolumeID string            `json:"volume-id,omitempty"`
+	Context  map[string]string `json:"context,omitempty"`
+
+	// Staged says that the driver may have the volume on this machine. NodeID is the machine for
+	// which the controller service has published it, if it was asked to.
+	Staged bool   `json:"staged,omitempty"`
+	NodeID string `json:"node-id,omitempty"`
+
+	// ExpandNode says that the node service still has to be told that the volume has grown.
+	ExpandNode bool `json:"expand-node,omitempty"`
+
+	// Shown identifies the filesystem that was published.
+	Shown shown `json:"shown,omitzero"`
+
+	object.Ownership
+	object.Placement
+}
+
+// request is what the driver is asked for.
+type request struct {
+	Bytes      int64             `json:"bytes"`
+	Block      bool              `json:"block,omitempty"`
+	Filesystem string            `json:"filesystem,omitempty"`
+	Flags      []string          `json:"flags,omitempty"`
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// Topology is from where this machine can use volumes.
+	Topology map[string]string `json:"topology,omitempty"`
+}
+
+// shown identifies a mounted filesystem, in one boot.
+type shown struct {
+	Major  int    `json:"major"`
+	Minor  int    `json:"minor"`
+	Root   string `json:"root"`
+	BootID string `json:"boot-id"`
+}
+
+// Validate reports an error unless a call of this provider can have written the record.
+func (r *record) Validate() error {
+	if err := object.CheckObject(r.Size, r.Phase); err != nil {
+		return errors.Trace(err)
+	}
+	switch {
+	case r.Phase != object.PhaseCreating && r.Phase != object.PhaseReady && r.Phase != object.PhaseDestroying:
+		return errors.Errorf("phase %q", r.Phase)
+	case r.Name == "" || r.Request.Bytes <= 0:
+		return errors.New("name or size of the request is missing")
+	case r.VolumeID == "" && (r.Phase == object.PhaseReady || r.Staged):
+		return errors.New("the driver's ID is missing")
+	}
+	return errors.Trace(r.Placement.Check())
+}

@@ -1,0 +1,429 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// bulk is one bulk call.
+type bulk struct {
+	*object.MountCall
+	config Config
+	dir    string
+	// driver connects to the driver when it is first called.
+	driver func() (*driver, error)
+	end    func()
+}
+
+// begin begins a bulk call. The files of the call are what the driver publishes.
+func begin(ctx context.Context, config Config, dir string) (*bulk, error) {
+	c, err := object.BeginMounts(ctx, dir, "published", object.EachObject)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var connected *driver
+	connect := sync.OnceValues(func() (*driver, error) {
+		var err error
+		connected, err = connect(ctx, config)
+		return connected, err
+	})
+	return &bulk{MountCall: c, config: config, dir: dir, driver: connect, end: func() {
+		if connected != nil {
+			connected.close()
+		}
+		c.End()
+	}}, nil
+}
+
+// End ends the bulk call.
+func (c *bulk) End() { c.end() }
+
+// volume is a volume of the driver, with or without a filesystem, during one bulk call that has
+// locked it.
+type volume struct {
+	*bulk
+	id  string
+	rec record
+}
+
+// load returns a volume that was made, completely or in part. The error satisfies errors.IsNotFound
+// if the volume has no record.
+func (c *bulk) load(id string) (*volume, error) {
+	v := &volume{bulk: c, id: id}
+	return v, errors.Trace(c.Records.Load(id, &v.rec))
+}
+
+// withExisting calls do with a volume. It succeeds if the volume does not exist.
+func (c *bulk) withExisting(id string, do func(*volume) error) error {
+	unlock, err := c.LockObject(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unlock()
+	v, err := c.load(id)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	return do(v)
+}
+
+// withMade calls do with a volume that must be complete.
+func (c *bulk) withMade(id string, do func(*volume) error) error {
+	unlock, err := c.LockObject(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unlock()
+	v, err := c.load(id)
+	if errors.Is(err, errors.NotFound) {
+		return storage.Permanent(errors.Annotate(err, "it was not made here"))
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	if v.rec.Phase != object.PhaseReady {
+		return errors.New("it is incomplete: create it again, or destroy it")
+	}
+	return do(v)
+}
+
+// Save records the volume durably.
+func (v *volume) Save() error { return v.Records.Save(v.id, v.rec) }
+
+// Note records the volume.
+func (v *volume) Note() error { return v.Records.Note(v.id, v.rec) }
+
+// create returns a volume for a tag: a new one, or what an earlier call has made.
+func (c *bulk) create(tag names.Tag, size uint64, attrs map[string]any, resourceTags map[string]string, block bool) (*volume, error) {
+	size, err := object.SizeInBytes(size)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	owner := storage.OwnerOf(resourceTags)
+	if err := checkOwner(owner); err != nil {
+		return nil, errors.Trace(err)
+	}
+	id, err := object.NewID(tag.String(), owner)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	unlock, err := c.LockObject(id)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer unlock()
+	if _, err := c.Resolve(tag.String(), resourceTags); err != nil {
+		return nil, errors.Trace(err)
+	}
+	v, err := c.load(id)
+	if err == nil && v.rec.Phase == object.PhaseDestroying {
+		if err := v.destroy(); err != nil {
+			return nil, errors.Trace(err)
+		}
+		err = errors.NotFound
+	}
+	first := errors.Is(err, errors.NotFound)
+	if first {
+		v, err = c.note(id, size, attrs, resourceTags, block)
+	}
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if v.rec.Phase == object.PhaseCreating {
+		if err := v.make(first); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	if size > v.rec.Size {
+		return v, errors.Trace(v.resize(size))
+	}
+	return v, errors.Trace(v.rec.CheckSize(v.rec.Size, size))
+}
+
+// checkOwner returns an error unless the owner has a UUID: the name at the driver is made from it.
+func checkOwner(owner storage.Owner) error {
+	if owner.EntityUUID == "" {
+		return errors.NewNotValid(nil, fmt.Sprintf("resource tag %s is missing: volumes of a CSI driver are named by it", storage.EntityUUIDTag))
+	}
+	return nil
+}
+
+// note records the request for a new volume. After an error nothing was made.
+func (c *bulk) note(id string, size uint64, attrs map[string]any, resourceTags map[string]string, block bool) (*volume, error) {
+	parsed, err := c.config.parse(attrs)
+	if err != nil {
+		return nil, storage.NothingMade(err)
+	}
+	topology, err := c.topology()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	v := &volume{bulk: c, id: id, rec: record{
+		Size:  size,
+		Phase: object.PhaseCreating,
+		Name:  "stowage-" + storage.OwnerOf(resourceTags).EntityUUID,
+		Request: request{
+			Bytes: int64(size), Block: block, Parameters: parsed.parameters, Topology: topology,
+		},
+		Ownership: object.Ownership{ResourceTags: resourceTags},
+	}}
+	if !block {
+		v.rec.Request.Filesystem, v.rec.Request.Flags = parsed.filesystem, parsed.flags
+	}
+	return v, errors.Trace(v.Save())
+}
+
+// topology returns from where the machine can use new volumes. After an error nothing was made.
+func (c *bulk) topology() (map[string]string, error) {
+	d, err := c.driver()
+	var topology map[string]string
+	if err == nil {
+		topology, err = d.topology()
+	}
+	switch {
+	case err == nil:
+		return topology, nil
+	case c.Err() != nil, storage.IsPermanent(err):
+		return nil, storage.NothingMade(err)
+	}
+	// Whatever goes on at the driver makes no volume.
+	return nil, storage.NothingMade(storage.Transient(errors.New(err.Error())))
+}
+
+// capability returns how the volume is used.
+func (v *volume) capability() *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	if v.rec.Request.Block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+			FsType: v.rec.Request.Filesystem, MountFlags: v.rec.Request.Flags,
+		}}
+	}
+	return c
+}
+
+// make lets the driver make the volume that was recorded. If no earlier call can have made it, and
+// this one has not, make removes the record.
+func (v *volume) make(first bool) error {
+	made, err := v.createAtDriver()
+	if err == nil {
+		return v.keep(made)
+	}
+	err = mark(err)
+	switch outcomeOf(err) {
+	case goesOn, unknown:
+		return err
+	}
+	if !first {
+		return err
+	}
+	if rerr := v.Records.Remove(v.id); rerr != nil {
+		return errors.Annotatef(err, "(removing its record: %v)", rerr)
+	}
+	return storage.NothingMade(err)
+}
+
+func (v *volume) createAtDriver() (*csi.Volume, error) {
+	d, err := v.driver()
+	if err != nil {
+		return nil, err
+	}
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	if err != nil {
+		return nil, err
+	}
+	if !can {
+		return nil, errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s makes no volumes: choose another pool", v.config.Driver))
+	}
+	request := &csi.CreateVolumeRequest{
+		Name:               v.rec.Name,
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: v.rec.Request.Bytes},
+		VolumeCapabilities: []*csi.VolumeCapability{v.capability()},
+		Parameters:         v.rec.Request.Parameters,
+		Secrets:            d.secrets,
+	}
+	if here := v.rec.Request.Topology; len(here) > 0 {
+		topology := []*csi.Topology{{Segments: here}}
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: topology, Preferred: topology}
+	}
+	made, err := call(d, "CreateVolume", d.controller.CreateVolume, request)
+	return made.GetVolume(), err
+}
+
+// maxID limits the length of the driver's ID of a volume, in bytes.
+const maxID = 1024
+
+// keep records the volume that the driver has made.
+func (v *volume) keep(made *csi.Volume) error {
+	id := made.GetVolumeId()
+	if id == "" || len(id) > maxID {
+		return errors.Errorf("CreateVolume: the driver gives a volume_id of %d bytes: want 1 to %d", len(id), maxID)
+	}
+	crash.At("volume made")
+	v.rec.VolumeID, v.rec.Context = id, made.GetVolumeContext()
+	capacity := made.GetCapacityBytes()
+	if capacity != 0 && capacity < v.rec.Request.Bytes {
+		if err := v.destroy(); err != nil {
+			return storage.InProgress(errors.Annotatef(err, "removing a volume that is too small"))
+		}
+		return storage.NothingMade(storage.Permanent(errors.Errorf(
+			"CreateVolume: the driver made %d bytes, and %d were requested: choose another size or pool", capacity, v.rec.Request.Bytes)))
+	}
+	v.rec.Size = max(v.rec.Size, uint64(capacity))
+	v.rec.Phase = object.PhaseReady
+	return errors.Trace(v.Save())
+}
+
+// destroy removes the volume and its record.
+func (v *volume) destroy() error {
+	if v.rec.Staged {
+		return errors.New("it is attached: detach it first")
+	}
+	if v.rec.VolumeID == "" {
+		// What an interrupted creation has made can be found only by creating it.
+		made, err := v.createAtDriver()
+		switch {
+		case err != nil && outcomeOf(err) == final:
+			return errors.Trace(v.Records.Remove(v.id))
+		case err != nil:
+			return mark(err)
+		case made.GetVolumeId() == "":
+			return errors.New("CreateVolume: the driver gives no volume_id")
+		}
+		v.rec.VolumeID = made.GetVolumeId()
+	}
+	v.rec.Phase = object.PhaseDestroying
+	if err := object.IgnoreNoSpace(v.Save()); err != nil {
+		return errors.Trace(err)
+	}
+	d, err := v.driver()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	_, err = call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: v.rec.VolumeID, Secrets: d.secrets})
+	if err := ignoreGone(err); err != nil {
+		return mark(err)
+	}
+	crash.At("volume deleted")
+	return errors.Trace(v.Records.Remove(v.id))
+}
+
+// resize makes the volume at least size bytes large.
+func (v *volume) resize(size uint64) error {
+	if size > v.rec.Size {
+		if err := v.expandAtController(size); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return v.expandOnNode()
+}
+
+func (v *volume) expandAtController(size uint64) error {
+	d, err := v.driver()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	byController, err := d.controllerCan(csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	if err != nil {
+		return mark(err)
+	}
+	byNode, err := d.nodeCan(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	if err != nil {
+		return mark(err)
+	}
+	got, nodeNext := size, byNode
+	switch {
+	case byController:
+		r, err := call(d, "ControllerExpandVolume", d.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
+			VolumeId: v.rec.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)},
+			VolumeCapability: v.capability(), Secrets: d.secrets,
+		})
+		if err != nil {
+			return mark(err)
+		}
+		if r.GetCapacityBytes() != 0 {
+			got = uint64(r.GetCapacityBytes())
+		}
+		nodeNext = byNode && r.GetNodeExpansionRequired()
+	case !byNode:
+		return errors.NewNotSupported(nil, fmt.Sprintf("volumes of CSI driver %s cannot grow", v.config.Driver))
+	case !v.rec.Staged:
+		return errors.New("CSI driver " + v.config.Driver + " grows only volumes that are attached: attach it first")
+	}
+	if got < size {
+		return storage.Permanent(errors.Errorf("ControllerExpandVolume: the driver gives %d bytes, and %d were requested", got, size))
+	}
+	v.rec.Size, v.rec.ExpandNode = got, nodeNext
+	return errors.Trace(v.Save())
+}
+
+// expandOnNode tells the node service that the volume has grown, if that is outstanding and the
+// volume is on this machine.
+func (v *volume) expandOnNode() error {
+	if !v.rec.ExpandNode || !v.rec.Staged {
+		return nil
+	}
+	d, err := v.driver()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	at, err := v.publishedPath()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	request := &csi.NodeExpandVolumeRequest{
+		VolumeId: v.rec.VolumeID, VolumePath: at, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(v.rec.Size)},
+		VolumeCapability: v.capability(), Secrets: d.secrets,
+	}
+	if request.StagingTargetPath, err = v.usedStaging(d); err != nil {
+		return mark(err)
+	}
+	if _, err := call(d, "NodeExpandVolume", d.node.NodeExpandVolume, request); err != nil {
+		return mark(err)
+	}
+	v.rec.ExpandNode = false
+	return errors.Trace(v.Save())
+}
+
+// publishedPath returns where the driver publishes the volume: a directory or a file.
+func (v *volume) publishedPath() (string, error) {
+	dir, err := v.Files.RealPath()
+	return filepath.Join(dir, v.id), errors.Trace(err)
+}
+
+// stagingPath returns where the driver stages the volume.
+func (v *volume) stagingPath() (string, error) {
+	dir, err := v.Files.RealPath()
+	return filepath.Join(filepath.Dir(dir), "staging", v.id), errors.Trace(err)
+}
+
+// usedStaging returns the staging path, or "" if the driver has no staging.
+func (v *volume) usedStaging(d *driver) (string, error) {
+	stages, err := d.nodeCan(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	if err != nil || !stages {
+		return "", err
+	}
+	return v.stagingPath()
+}
+
+// removeLeft removes a path at which nothing is mounted: what a driver was to remove, or what a
+// restart of the machine has left.
+func removeLeft(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errors.Trace(err)
+	}
+	return nil
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -20,12 +21,26 @@ func main() {
 	if !signal.Ignored(unix.SIGHUP) { // nohup ignores it
 		signals = append(signals, unix.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, signals...)
+	ctx, cancel := context.WithCancel(context.Background())
+	var hangup atomic.Pointer[func()]
+	go func() { // ends with the process
+		for s := range received {
+			if f := hangup.Load(); f != nil && s == unix.SIGHUP {
+				(*f)()
+				continue
+			}
+			signal.Stop(received) // the second signal ends the process at once
+			cancel()
+			return
+		}
+	}()
 	os.Exit(cli.Main(ctx, os.Args[1:], cli.Env{
-		Stdin:  os.Stdin,
-		Stdout: os.Stdout,
-		Stderr: os.Stderr,
-		Getenv: os.Getenv,
+		Stdin:    os.Stdin,
+		Stdout:   os.Stdout,
+		Stderr:   os.Stderr,
+		Getenv:   os.Getenv,
+		OnHangup: func(f func()) { hangup.Store(&f) },
 	}))
 }

@@ -9,6 +9,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -172,10 +173,11 @@ func (a *Agent) start(config Config) error {
 		}
 		for _, change := range result.Changes {
 			if change.Action == user.ActionKeep {
-				config.Logger.Warningf("%s: storage %s differs from the file, and is left as it is: %s", config.Spec.File, change.Name, change.Detail)
+				config.Logger.Warningf("%s", Kept(config.Spec.File, change))
 			}
 		}
 	}
+	a.Serving = []string{controlSocket}
 	return errors.Trace(a.Run(a.manifolds(), process.IsStateFatal, a.close))
 }
 
@@ -186,6 +188,11 @@ func (a *Agent) appliesSpec() (bool, error) {
 	}
 	had, err := a.state.HasHadStorage()
 	return !had, err
+}
+
+// Kept says that storage differs from a file.
+func Kept(file string, change user.Change) string {
+	return fmt.Sprintf("%s: storage %s differs from the file, and is left as it is: %s", file, change.Name, change.Detail)
 }
 
 func (a *Agent) close() error {

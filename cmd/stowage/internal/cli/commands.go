@@ -204,16 +204,20 @@ func writeChanges(out io.Writer, changes []user.Change, dryRun bool) error {
 		} else if !dryRun {
 			continue
 		}
-		name := change.Name
-		if change.Item != "storage" {
-			name = change.Item + " " + name
-		}
-		fmt.Fprintf(w, "%s %s\t%s\t%s\n", actionSymbols[change.Action], table.Escape(name), change.Action, table.Escape(change.Detail))
+		fmt.Fprintf(w, "%s %s\t%s\t%s\n", actionSymbols[change.Action], table.Escape(changedName(change)), change.Action, table.Escape(change.Detail))
 	}
 	if done == 0 {
 		fmt.Fprintln(w, "nothing to change")
 	}
 	return w.Flush()
+}
+
+// changedName returns the name of what a change is about, for users.
+func changedName(change user.Change) string {
+	if change.Item == "storage" {
+		return change.Name
+	}
+	return change.Item + " " + change.Name
 }
 
 func addOutput(cmd *cobra.Command, output *string) {

@@ -34,6 +34,9 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 
+	// OnHangup makes SIGHUP call a function, which must not block, instead of ending the command. Nil:
+	// nobody sends it.
+	OnHangup func(func())
 	// Clock measures --timeout. Nil means the wall clock.
 	Clock clock.Clock
 }
@@ -85,6 +88,9 @@ func suggest(message string) string {
 	}
 	return message + ": did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
 }
+
+// Command returns the whole command line, for what is generated from it.
+func Command() *cobra.Command { return newRoot(Env{Getenv: func(string) string { return "" }}) }
 
 const (
 	errTimedOut = errors.ConstError("timed out")

@@ -187,6 +187,13 @@ With --spec, a file is applied first, at each start: see "stowage apply --help".
 was removed and is still in the file is then made again, empty. With --initial-spec, the
 file is applied only until the agent has had storage, whatever became of it since.
 
+SIGHUP applies the file of --spec again, unless the standard input is a terminal: then SIGHUP
+ends the agent, as the terminal does when it is closed. A file that is not valid changes
+nothing, and the log says where it is wrong.
+
+SIGINT and SIGTERM stop the agent: operations that run are interrupted, and finished or
+repeated at the next start. The second of these signals ends it at once, which is safe.
+
 With --manager, the agent also provisions the environment's storage, which is not bound
 to a machine, and attaches it to this machine. Programs of yours provide its volumes:
 --provider NAME=PATH adds a provider called NAME that runs the program at PATH, and a
@@ -262,6 +269,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		logger.Warningf("%s", lack)
 	}
 
+	reloads := c.reloads(flags.specFile) // from now on, so that none comes too early
 	a, err := agent.New(agent.Config{
 		Config:     config,
 		DataDir:    dataDir,
@@ -276,10 +284,74 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	}
 	stop := context.AfterFunc(ctx, a.Kill)
 	defer stop()
+	defer c.startReloading(ctx, reloads, a, flags.specFile)()
 	if flags.progress {
 		c.showProgress(ctx, a, names, attached.orDetached(toDetach), logs)
 	}
 	return a.Wait()
+}
+
+// reloads returns a channel on which each SIGHUP arrives, or nil if SIGHUP ends the agent.
+func (c *common) reloads(file string) <-chan struct{} {
+	if _, ok := terminal(c.Stdin); ok || file == "" || file == "-" || c.OnHangup == nil {
+		return nil
+	}
+	reloads := make(chan struct{}, 1)
+	c.OnHangup(func() {
+		select {
+		case reloads <- struct{}{}:
+		default: // one is due already
+		}
+	})
+	return reloads
+}
+
+// startReloading applies a file again whenever the channel says so, until the function that it returns
+// is called.
+func (c *common) startReloading(ctx context.Context, reloads <-chan struct{}, a *agent.Agent, file string) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-reloads:
+				a.Reload(func() { c.reload(ctx, a, file) })
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// reload applies a file, and logs what that changes.
+func (c *common) reload(ctx context.Context, a *agent.Agent, file string) {
+	logger := a.Process.Config.Logger
+	args, _, err := c.readSpec(ctx, file)
+	var result user.ApplyResult
+	if err == nil {
+		result, err = a.ApplyFile(ctx, args, true)
+	}
+	if err != nil {
+		logger.Errorf("SIGHUP: the file is not applied, and nothing is changed: %v", err)
+		return
+	}
+	changed := 0
+	for _, change := range result.Changes {
+		switch change.Action {
+		case user.ActionLeave:
+		case user.ActionKeep:
+			logger.Warningf("%s", agent.Kept(args.File, change))
+		default:
+			changed++
+			logger.Infof("%s: %s: %s (%s)", args.File, changedName(change), change.Action, change.Detail)
+		}
+	}
+	logger.Infof("SIGHUP: applied %s: %d changes", args.File, changed)
 }
 
 // machineEnviron is where the providers of an agent are opened.

@@ -31,7 +31,7 @@ func TestRunNamesInvalidFlags(t *testing.T) {
 		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d" is not valid: a letter, then letters, digits and hyphens, with single dots and slashes between them`},
 		{[]string{"--provider", "d=program"}, `--provider "d=program": opening provider "d": provider d: program "program": the path is not absolute`},
 		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": opening provider "d": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
-		{[]string{"--plugins-dir", m.dir}, "--plugins-dir: " + file + `: type: "disk": the types are program`},
+		{[]string{"--plugins-dir", m.dir}, "--plugins-dir: " + file + `: type: "disk": the types are csi, program`},
 		{[]string{"--plugins-dir", m.dir + "/none"}, "--plugins-dir: open " + m.dir + "/none: no such file or directory"},
 		{[]string{"--csi-endpoint", "tcp://localhost:1"}, `--csi-endpoint "tcp://localhost:1": it is not the path of a socket: write unix:///run/stowage/csi.sock`},
 		{[]string{"--csi-endpoint", "unix:" + socket}, `--csi-endpoint "unix:` + socket + `": it is the control socket: choose another path`},

@@ -81,23 +81,39 @@ func TestDocumentMatchesCode(t *testing.T) {
 	}
 }
 
-func TestUnitGrantsNeededCapabilities(t *testing.T) {
-	text, err := os.ReadFile("../../../../examples/stowage.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindAllStringSubmatch(string(text), -1)
-	if len(found) != 1 {
-		t.Fatalf("%d bounding sets, want one", len(found))
-	}
-	got := strings.Fields(found[0][1])
+func TestUnitsGrantNeededCapabilities(t *testing.T) {
 	var want []string
 	for _, c := range capabilities() {
 		want = append(want, c.Name)
 	}
-	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("the unit grants %q, want %q", got, want)
+	for _, unit := range []string{"stowage", "stowage-agent"} {
+		text, err := os.ReadFile("../../../../packaging/systemd/" + unit + ".service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindAllStringSubmatch(string(text), -1)
+		if len(found) != 1 {
+			t.Fatalf("%s: %d bounding sets, want one", unit, len(found))
+		}
+		got := strings.Fields(found[0][1])
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s grants %q, want %q", unit, got, want)
+		}
+	}
+}
+
+// A setting with a mount namespace hides the agent's mounts from the machine.
+func TestUnitsOfAgentsHaveNoMountNamespace(t *testing.T) {
+	setting := regexp.MustCompile(`(?m)^(Private[A-Za-z]+|Protect[A-Za-z]+|(ReadOnly|ReadWrite|Inaccessible|Exec|NoExec|Bind|BindReadOnly)Paths|TemporaryFileSystem|RootDirectory|RootImage|MountFlags|MountAPIVFS|DynamicUser|ProcSubset|LogNamespace)=`)
+	for _, unit := range []string{"stowage", "stowage-agent"} {
+		text, err := os.ReadFile("../../../../packaging/systemd/" + unit + ".service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := setting.FindAllString(string(text), -1); len(found) > 0 {
+			t.Errorf("%s has %q", unit, found)
+		}
 	}
 }

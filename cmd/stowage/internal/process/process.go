@@ -6,9 +6,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -84,6 +86,9 @@ type Process struct {
 	Metrics *prometheus.Registry
 	// Ready, if set, returns an error if the process cannot do its work at the moment.
 	Ready func() error
+	// Serving are the names of the workers that serve requests. Once all of them run, a service manager
+	// is notified that the process is ready.
+	Serving []string
 	// Interrupt, if set, is called when the process is killed and its workers have not ended
 	// soon: it ends what they may be waiting for.
 	Interrupt func()
@@ -106,6 +111,9 @@ func New(config Config) *Process {
 func (p *Process) Run(manifolds dependency.Manifolds, isFatal func(error) bool, close func() error) error {
 	if p.Config.MetricsAddress != "" {
 		manifolds["metrics"] = Start(p.startMetrics)
+	}
+	if hasServiceManager() {
+		manifolds[serviceManager] = p.notifierManifold()
 	}
 	engine, err := dependency.NewEngine(dependency.EngineConfig{
 		IsFatal:          func(err error) bool { return errors.Is(err, ErrFatal) || isFatal(err) },
@@ -141,25 +149,51 @@ func (p *Process) wait() error {
 	})
 	select {
 	case <-p.tomb.Dying():
-		p.engine.Kill()
 	case err := <-ended:
 		return err
 	}
-	if p.Interrupt != nil {
-		grace := p.Config.Clock.NewTimer(gracePeriod)
-		defer grace.Stop()
+	p.notify(daemon.SdNotifyStopping)
+	p.Config.Logger.Infof("stopping: running operations are interrupted, and storage stays in place")
+	p.engine.Kill()
+	timer := p.Config.Clock.NewTimer(gracePeriod)
+	defer timer.Stop()
+	for interrupted := false; ; interrupted = true {
 		select {
 		case err := <-ended:
 			return err
-		case <-grace.Chan():
-			p.Interrupt()
+		case <-timer.Chan():
 		}
+		timer.Reset(drainInterval)
+		if !interrupted {
+			if p.Interrupt != nil {
+				p.Interrupt()
+			}
+			continue
+		}
+		p.Config.Logger.Infof("still stopping: waiting for %s; it is safe to kill the process: what it does is finished at the next start",
+			strings.Join(p.running(), ", "))
 	}
-	return <-ended
 }
 
-// gracePeriod is how long workers may take to end before they are interrupted.
-const gracePeriod = 2 * time.Second
+// running returns the names of the workers that have not ended.
+func (p *Process) running() []string {
+	manifolds, _ := p.engine.Report()[dependency.KeyManifolds].(map[string]any)
+	var names []string
+	for name, report := range manifolds {
+		if report, ok := report.(map[string]any); ok && report[dependency.KeyState] != "stopped" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// gracePeriod is how long workers may take to end before they are interrupted. drainInterval is how
+// often a process that still waits for them logs their names.
+const (
+	gracePeriod   = 2 * time.Second
+	drainInterval = 10 * time.Second
+)
 
 // Kill implements worker.Worker.
 func (p *Process) Kill() { p.tomb.Kill(nil) }

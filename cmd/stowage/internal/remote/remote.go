@@ -135,6 +135,7 @@ func (a *Agent) start(ctx context.Context) error {
 		return errors.Trace(explain(err))
 	}
 	a.Interrupt = a.client.Kill
+	a.Serving = []string{connection}
 	a.registerMetrics()
 	a.config.Logger.Infof("connected to %s as machine %s (number %s)", a.client.Server(), a.identity.name, a.machine.Id())
 	// Only the worker of the connection ends the agent, with an error that says what has happened.

@@ -232,6 +232,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	s.Serving = []string{agentServer, controlSocket}
 	return errors.Trace(s.Run(manifolds, s.place.isFatal, s.close))
 }
 

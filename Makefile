@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui package package-test packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -156,6 +156,12 @@ ui: packages ## Test the page of stowage ui in a browser without a screen (SCREE
 	@scripts/packages chromium:chromium
 	go -C uitest vet ./...
 	STOWAGE_REQUIRE_ROOT=1 go -C uitest test -count=1 -v $(SANDBOX) .$(if $(SCREENSHOTS), -args -screenshots '$(abspath $(SCREENSHOTS))')
+
+package: ## Make the Debian package and the tarball in bin/ (VERSION=v1.2.3; from git otherwise)
+	@packaging/build bin
+
+package-test: packages ## Install, upgrade, remove and purge the package on an overlay of this machine's root (LINT=1: also lintian and mandoc)
+	@nice packaging/test $(if $(LINT),--lint)
 
 kubelet: packages ## Test pods that use volumes of stowage-provisioner, on a real kubelet with containerd, which is built first
 	@nice scripts/kubernetes --kubelet

@@ -281,7 +281,7 @@ func TestAgentKilledWhileProviderRuns(t *testing.T) {
 		p.kill()
 		p.startManager()
 	}
-	p.must("remove", "data", "raw", "--wait")
+	p.must("remove", "data", "raw", "--ignore-missing", "--wait")
 	p.wantNoStorage()
 	p.stop()
 }
@@ -351,7 +351,7 @@ func TestEnvironmentStorageWithoutManager(t *testing.T) {
 	p.stop()
 
 	p.startManager()
-	p.must("remove", "data", "raw", "--wait")
+	p.must("remove", "data", "raw", "--ignore-missing", "--wait") // the manager may have done it already
 	p.wantNoStorage()
 	p.stop()
 }

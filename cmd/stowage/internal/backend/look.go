@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -37,16 +36,7 @@ func (b *Backend) Look(ctx context.Context, names []string) ([]user.StorageLook,
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("the names select %d storage instances, and a request is about %d at most: name fewer", len(found), maxLooks))
 	}
 	looks := make([]user.StorageLook, len(found))
-	var all sync.WaitGroup
-	slots := make(chan struct{}, maxLooksAtOnce)
-	for i, s := range found {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			looks[i] = b.look(ctx, s)
-		})
-	}
-	all.Wait()
+	atOnce(maxLooksAtOnce, len(found), func(i int) { looks[i] = b.look(ctx, found[i]) })
 	slices.SortFunc(looks, func(a, b user.StorageLook) int { return table.CompareNames(a.Name, b.Name) })
 	return looks, errors.Trace(ctx.Err())
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -106,16 +105,7 @@ func (b *Backend) scanOrphans(ctx context.Context, machine string) (orphanScan, 
 		return orphanScan{}, errors.Trace(err)
 	}
 	lists, errs := make([][]inventory.Object, len(places)), make([]error, len(places))
-	var scans sync.WaitGroup
-	slots := make(chan struct{}, maxScans)
-	for n, at := range places {
-		slots <- struct{}{}
-		scans.Go(func() {
-			defer func() { <-slots }()
-			lists[n], errs[n] = b.objects(ctx, at)
-		})
-	}
-	scans.Wait()
+	atOnce(maxScans, len(places), func(n int) { lists[n], errs[n] = b.objects(ctx, places[n]) })
 	ledger, err := inventory.Read(b.state)
 	if err != nil {
 		return orphanScan{}, errors.Trace(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/core/task"
@@ -69,6 +70,19 @@ func (b *Backend) places(machine string) (found []place, notAsked []user.NotAske
 		}
 	}
 	return found, notAsked, nil
+}
+
+// atOnce calls f for each number below n, limit of them at the same time, and waits for all.
+func atOnce(limit, n int, f func(int)) {
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i := range n {
+		group.Go(func() error {
+			f(i)
+			return nil
+		})
+	}
+	_ = group.Wait() // f has no error
 }
 
 // do has a task carried out, and waits for its result.

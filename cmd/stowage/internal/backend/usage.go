@@ -3,9 +3,9 @@ package backend
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -31,24 +31,17 @@ func (b *Backend) Usage(ctx context.Context, names []string) (user.UsageList, er
 		return user.UsageList{}, errors.NewNotValid(nil, fmt.Sprintf("the names select %d storage instances, and a request is about %d at most: name fewer", len(found), user.MaxUsages))
 	}
 	byMachine := mountedByMachine(found)
-	list := user.UsageList{Storage: []user.MeasuredStorage{}}
-	var mu sync.Mutex // of the list
-	var all sync.WaitGroup
-	slots := make(chan struct{}, maxScans)
-	for machine, storages := range byMachine {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			measured, err := b.measureOn(ctx, machine, storages)
-			mu.Lock()
-			defer mu.Unlock()
-			list.Storage = append(list.Storage, measured...)
-			if err != nil {
-				list.NotAsked = append(list.NotAsked, user.NotAsked{Machine: b.machineName(machine), Reason: err.Error()})
-			}
-		})
+	machines := slices.Collect(maps.Keys(byMachine))
+	measured, errs := make([][]user.MeasuredStorage, len(machines)), make([]error, len(machines))
+	atOnce(maxScans, len(machines), func(n int) {
+		measured[n], errs[n] = b.measureOn(ctx, machines[n], byMachine[machines[n]])
+	})
+	list := user.UsageList{Storage: append([]user.MeasuredStorage{}, slices.Concat(measured...)...)}
+	for n, err := range errs {
+		if err != nil {
+			list.NotAsked = append(list.NotAsked, user.NotAsked{Machine: b.machineName(machines[n]), Reason: err.Error()})
+		}
 	}
-	all.Wait()
 	slices.SortFunc(list.Storage, func(a, b user.MeasuredStorage) int { return table.CompareNames(a.Name, b.Name) })
 	slices.SortFunc(list.NotAsked, func(a, b user.NotAsked) int { return strings.Compare(a.Machine, b.Machine) })
 	return list, errors.Trace(ctx.Err())

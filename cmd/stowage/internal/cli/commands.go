@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
@@ -437,4 +438,6 @@ func (c *common) versionCommand() *cobra.Command {
 }
 
 // versions returns the versions of stowage and of Go.
-func versions() string { return strings.TrimSpace("stowage "+version()) + " " + runtime.Version() }
+func versions() string {
+	return strings.TrimSpace("stowage "+process.Version()) + " " + runtime.Version()
+}

@@ -3,7 +3,6 @@ package cli
 import (
 	"os"
 	"path/filepath"
-	"runtime/debug"
 
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 )
 
 // csiFlags are the flags of commands that serve CSI.
@@ -69,7 +69,7 @@ func (f *csiFlags) check(socket string) (*csi.Settings, error) {
 	if err != nil {
 		return nil, errors.WithType(errors.Errorf("--csi-endpoint %q: %s", f.endpoint, err), errUsage)
 	}
-	settings := &csi.Settings{SocketPath: path, Pool: f.pool, ExpandOnNodes: f.expand == expandOnNodes, Version: version()}
+	settings := &csi.Settings{SocketPath: path, Pool: f.pool, ExpandOnNodes: f.expand == expandOnNodes, Version: process.Version()}
 	if f.flags.Lookup(csiMachine) == nil {
 		return settings, nil
 	}
@@ -86,13 +86,4 @@ func (f *csiFlags) check(socket string) (*csi.Settings, error) {
 		return nil, errors.WithType(errors.Errorf("--csi-machine %q: %s", settings.Machine, err), errUsage)
 	}
 	return settings, nil
-}
-
-// version returns the version of the binary.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	return orElse(info.Main.Version, "(devel)")
 }

@@ -84,6 +84,11 @@ const (
 	// first group, this is about what users want.
 	EventMountWanted EventType = "mount-wanted"
 
+	// EventRenamed: the storage had the name in Text until now. EventRenamedTo: what had this name has that
+	// in Text now. Like those of the first group, these are about what users want.
+	EventRenamed   EventType = "renamed"
+	EventRenamedTo EventType = "renamed-to"
+
 	// EventFrom: the storage gets the contents of the snapshot or of the storage in Text when it is made.
 	// EventSnapshotWanted and EventSnapshotDeleteWanted: the snapshot in Text is to be made or deleted.
 	// Like those of the first group, these are about what users want.
@@ -106,6 +111,7 @@ var eventTypes = []EventType{
 	EventFrom, EventSnapshotWanted, EventSnapshotDeleteWanted, EventSnapshotMade, EventSnapshotDeleted, EventSnapshotError,
 	EventRetryWanted, EventFormatWanted,
 	EventMountWanted,
+	EventRenamed, EventRenamedTo,
 }
 
 // Event is something that happened to storage.

@@ -365,19 +365,28 @@ func (r *recovery) run(objects []Recovered) []RecoverResult {
 // addPendingStamps records that the resource tags of the added entities are to be set, since
 // their names may have changed.
 func (r *recovery) addPendingStamps() {
-	pending, _ := read[copyRecord](&r.tx.reader, addedKey)
-	pending.FormerUUID = r.tx.identity().UUID
+	all := make([]*instance, 0, len(r.added))
 	for _, name := range slices.Sorted(maps.Keys(r.added)) {
-		i := r.added[name]
+		all = append(all, r.added[name])
+	}
+	if len(all) > 0 {
+		r.tx.addPendingStamps(all...)
+	}
+}
+
+// addPendingStamps records that the resource tags of what instances have are to be set.
+func (tx *txn) addPendingStamps(instances ...*instance) {
+	pending, _ := read[copyRecord](&tx.reader, addedKey)
+	pending.FormerUUID = tx.identity().UUID
+	for _, i := range instances {
 		for _, e := range i.entities() {
 			stamp := newCopiedRecord(i, e)
 			stamp.FormerUUID = e.UUID
+			pending.Entities = slices.DeleteFunc(pending.Entities, func(p copiedRecord) bool { return p.Tag == e.Tag })
 			pending.Entities = append(pending.Entities, stamp)
 		}
 	}
-	if len(r.added) > 0 {
-		r.tx.write(addedKey, &pending)
-	}
+	tx.write(addedKey, &pending)
 }
 
 // maxNumber bounds the numbers in tags that this state did not hand out.

@@ -202,6 +202,10 @@ type Changes struct {
 	Way             string
 	Force           bool
 
+	// Rename are the instances to rename, after all other changes. An error of one that is not made yet, or
+	// has changed since, satisfies errors.Is(err, errors.NotYetAvailable) or [ErrChanged].
+	Rename []Rename
+
 	// Format are the names of instances to format, as by [State.FormatStorage], and Retry those whose
 	// failed operations are to be retried, as by [State.RetryStorage].
 	Format, Retry []string
@@ -284,6 +288,12 @@ func (st *State) Apply(changes Changes) error {
 			if chosen[p.Asker], err = st.NameFor(p.Asker); err != nil {
 				return errors.Trace(err)
 			}
+		}
+	}
+	renames := make([]renaming, len(changes.Rename))
+	for i, r := range changes.Rename {
+		if renames[i], err = st.prepareRename(r); err != nil {
+			return errors.Trace(err)
 		}
 	}
 	ctx := st.ctx
@@ -370,7 +380,10 @@ func (st *State) Apply(changes Changes) error {
 		if err := tx.retryEach(changes.Retry); err != nil {
 			return err
 		}
-		return tx.retryFailing(changes.existing())
+		if err := tx.retryFailing(changes.existing()); err != nil {
+			return err
+		}
+		return tx.renameEach(renames)
 	})
 }
 

@@ -175,6 +175,11 @@ func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, er
 	return post[ChangesResult](ctx, c, "resize", args)
 }
 
+// Rename gives storage another name. Its data and its history stay.
+func (c *Client) Rename(ctx context.Context, args RenameArgs) (ChangesResult, error) {
+	return post[ChangesResult](ctx, c, "rename", args)
+}
+
 // Import takes over an existing object. When it returns, the object belongs to the agent.
 func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, error) {
 	return post[ChangesResult](ctx, c, "import", args)

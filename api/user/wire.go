@@ -132,6 +132,14 @@ type ResizeArgs struct {
 	More bool `json:"more"`
 }
 
+// RenameArgs requests that storage get another name.
+type RenameArgs struct {
+	// Name is the full name of the storage: it does not select several.
+	Name string `json:"name"`
+	// To is the new name, which no storage may have.
+	To string `json:"to"`
+}
+
 // AttachArgs requests that storage be attached.
 type AttachArgs struct {
 	// Names are names of storage, as elsewhere.
@@ -186,7 +194,7 @@ type StorageEvent struct {
 	// Type says what happened. Somebody asked for something: "added", "attach-wanted", "move-wanted",
 	// "detach-wanted", "resize-wanted", "remove-wanted", "release-wanted", "claimed", "unclaimed",
 	// "offered", "labelled", "from", "snapshot-wanted", "snapshot-delete-wanted", "retry-wanted", "format-wanted",
-	// "mount-wanted". It was done: "made",
+	// "mount-wanted", "renamed", "renamed-to". It was done: "made",
 	// "imported", "grown", "attached", "detached", "destroyed", "released", "removed", "snapshot-made",
 	// "snapshot-deleted". It failed, or has to wait: "error", "recovered", "status", "snapshot-error".
 	Type string `json:"type" yaml:"type"`
@@ -454,6 +462,8 @@ const (
 	ActionLabel Action = "label"
 	// ActionRetry is for storage with an operation that failed, and is tried again.
 	ActionRetry Action = "retry"
+	// ActionRename is for storage that gets the name, and the detail says from which.
+	ActionRename Action = "rename"
 	// ActionKeep is for storage that is larger than a file says, or is mounted elsewhere.
 	ActionKeep Action = "keep"
 	// ActionImport is for an object that existed before and was not stowage's.

@@ -52,6 +52,9 @@ type Backend interface {
 	// Resize requests that storage grow. It returns when the request is recorded, not when it
 	// is carried out.
 	Resize(context.Context, user.ResizeArgs) (user.ChangesResult, error)
+	// Rename gives storage another name. If the names in the providers' records cannot be replaced now,
+	// that is done later.
+	Rename(context.Context, user.RenameArgs) (user.ChangesResult, error)
 	// Import takes over an existing object as storage, which is then attached. If it is
 	// interrupted, repeating the call completes it.
 	Import(context.Context, user.ImportArgs) (user.ChangesResult, error)

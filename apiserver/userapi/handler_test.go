@@ -57,7 +57,7 @@ func TestRoles(t *testing.T) {
 		{"GET", "machines", "", read}, {"GET", "tokens", "", read}, {"GET", "report", "", read}, {"GET", "users", "", read}, {"GET", "servers", "", read}, {"POST", "remove-server", "{}", change},
 		{"POST", "apply", "{}", change}, {"POST", "attach", "{}", change}, {"POST", "detach", "{}", change}, {"POST", "remove", "{}", change},
 		{"POST", "release", "{}", change}, {"POST", "retry", "{}", change}, {"POST", "format", "{}", change}, {"POST", "resize", "{}", change},
-		{"POST", "move", "{}", change}, {"POST", "adopt", "{}", change}, {"POST", "delete-orphan", "{}", change}, {"POST", "pools", "{}", change},
+		{"POST", "rename", "{}", change}, {"POST", "move", "{}", change}, {"POST", "adopt", "{}", change}, {"POST", "delete-orphan", "{}", change}, {"POST", "pools", "{}", change},
 		{"POST", "remove-pools", "{}", change}, {"POST", "fence-machine", "{}", change}, {"POST", "label-machine", "{}", change},
 		{"POST", "drain-machine", "{}", change}, {"POST", "undrain-machine", "{}", change}, {"POST", "remove-machine", "{}", change},
 		{"POST", "tokens", "{}", change}, {"POST", "remove-tokens", "{}", change}, {"POST", "remove-users", "{}", change},
@@ -80,7 +80,7 @@ func TestRoles(t *testing.T) {
 // All operations are in TestRoles.
 func TestRolesAreComplete(t *testing.T) {
 	h := handler(t, &userapitest.Backend{}, userapi.Caller{})
-	if got := len(h.Operations()); got != 49 { // one more: TestWatchEndsWithPermission
+	if got := len(h.Operations()); got != 50 { // one more: TestWatchEndsWithPermission
 		t.Errorf("%d operations: add those that are new to TestRoles: %q", got, h.Operations())
 	}
 }

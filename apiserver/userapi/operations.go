@@ -56,6 +56,7 @@ func (h *Handler) register() {
 	tellNames(h, "retry", "Retry failed operations of storage at once; without names, of all storage", b.Retry)
 	tellNames(h, "format", "Make filesystems, whatever their volumes contain; each must be named in full", b.Format)
 	ask(h, "resize", toChange, "Let storage grow", b.Resize)
+	ask(h, "rename", toChange, "Give storage another name", b.Rename)
 	ask(h, "move", toChange, "Detach storage, and attach it to another machine", b.Move)
 	ask(h, "import", toChange, "Take over an existing object of a machine as storage", b.Import)
 	huma.Register(h.api, h.operation(http.MethodGet, "orphans", toRead, "List the objects of providers that belong to no storage"),

@@ -17,7 +17,7 @@ import (
 // FuzzRequest sends arbitrary requests to a server. Its answers always have the format of the
 // protocol, and an invalid request is refused before it reaches the backend.
 func FuzzRequest(f *testing.F) {
-	for _, verb := range []string{"apply", "resize", "import", "find", "attach", "detach", "remove", "release", "retry", "format", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "offer"} {
+	for _, verb := range []string{"apply", "resize", "rename", "import", "find", "attach", "detach", "remove", "release", "retry", "format", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "offer"} {
 		f.Add(http.MethodPost, verb, []byte(`{"names": ["a", "b/1"], "size-mib": 5, "more": true, "file": "f", "content": "storage: []", "dry-run": true}`))
 	}
 	for _, verb := range []string{"storage", "orphans", "pools", "machines", "tokens", "report", "claims", "claims/db"} {

@@ -303,6 +303,12 @@ func (b *Backend) Backup(_ context.Context, args user.BackupArgs) (user.BackupRe
 	return user.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.Err
 }
 
+// Rename implements userapi.Backend.
+func (b *Backend) Rename(_ context.Context, args user.RenameArgs) (user.ChangesResult, error) {
+	b.record("rename %+v", args)
+	return user.ChangesResult{Changes: []user.Change{{Action: "x", Name: "data"}}}, b.Err
+}
+
 // Resize implements userapi.Backend.
 func (b *Backend) Resize(_ context.Context, args user.ResizeArgs) (user.ChangesResult, error) {
 	b.record("resize %+v", args)

@@ -280,12 +280,12 @@ func (s orphanScan) explain(err error) error {
 	return errors.NewNotFound(nil, fmt.Sprintf("%v (not asked: %s)", err, strings.Join(machines, ", ")))
 }
 
-// StampWarning returns the warning that adopted or recovered storage could not be tagged.
+// StampWarning returns the warning that adopted, recovered or renamed storage could not be tagged.
 func StampWarning(err error) string {
-	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again, or storage is adopted: %v", err)
+	return fmt.Sprintf("the records of adopted, recovered or renamed storage keep their former names until the agent starts again, or storage is adopted or renamed: %v", err)
 }
 
-// stampAdopted sets the pending resource tags of adopted storage, on the machines that have it. What it
+// stampAdopted sets the pending resource tags of adopted and renamed storage, on the machines that have it. What it
 // cannot set remains pending.
 func (b *Backend) stampAdopted(ctx context.Context) error {
 	pending, err := b.state.PendingStamps()

@@ -282,6 +282,11 @@ func (b *backend) Resize(_ context.Context, args user.ResizeArgs) (user.ChangesR
 	return user.ChangesResult{Changes: b.changes}, b.err
 }
 
+func (b *backend) Rename(_ context.Context, args user.RenameArgs) (user.ChangesResult, error) {
+	b.record("rename %+v", args)
+	return user.ChangesResult{Changes: b.changes}, b.err
+}
+
 func (b *backend) Import(_ context.Context, args user.ImportArgs) (user.ChangesResult, error) {
 	b.record("import %+v", args)
 	return user.ChangesResult{Changes: b.changes}, b.err

@@ -187,7 +187,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 }
 
 var actionSymbols = map[user.Action]string{
-	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionDetach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionRetry: "~", user.ActionLeave: "!",
+	user.ActionAdd: "+", user.ActionImport: "+", user.ActionAdopt: "+", user.ActionAttach: "~", user.ActionDetach: "~", user.ActionGrow: "~", user.ActionLabel: "~", user.ActionRename: "~", user.ActionRetry: "~", user.ActionLeave: "!",
 	user.ActionRemove: "-", user.ActionRelease: "-",
 }
 

@@ -52,6 +52,7 @@ var completedArguments = map[string]argument{
 	"attach": {names: completeStorage}, "detach": {names: completeStorage}, "retry": {names: completeStorage},
 	"remove": {names: completeStorage}, "release": {names: completeStorage}, "format": {names: completeStorage},
 	"move": {names: completeStorage}, "offer": {names: completeStorage}, "resize": {most: 1, names: completeStorage},
+	"rename":          {most: 1, names: completeStorage},
 	"snapshot create": {first: 1, most: 1, names: completeStorage}, "snapshot delete": {names: completeSnapshots},
 	"unclaim": {most: 1, names: completeClaims}, "pools remove": {names: completePools},
 	"machine label": {most: 1, names: completeMachines}, "machine drain": {most: 1, names: completeMachines},

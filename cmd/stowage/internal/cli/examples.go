@@ -41,6 +41,7 @@ var examples = map[string]string{
 	"stowage pools remove":    "stowage pools remove fast",
 	"stowage recover":         "stowage recover\nstowage recover --yes",
 	"stowage report":          "stowage report",
+	"stowage rename":          "stowage rename data old-data",
 	"stowage resize":          "stowage resize data 2G --wait\nstowage resize data +512M",
 	"stowage restore":         "stowage restore /var/backups/stowage.state",
 	"stowage retry":           "stowage retry data\nstowage retry --all",

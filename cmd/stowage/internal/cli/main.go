@@ -140,7 +140,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 	flags.StringVar(&c.context, "context", env.Getenv("STOWAGE_CONTEXT"),
 		"servers on other hosts, as `NAME` of a context of \"stowage login\" (default: the current context; $STOWAGE_CONTEXT)")
 	root.AddCommand(
-		c.runCommand(), c.applyCommand(), c.statusCommand(), c.eventsCommand(), c.importCommand(), c.resizeCommand(),
+		c.runCommand(), c.applyCommand(), c.statusCommand(), c.eventsCommand(), c.importCommand(), c.resizeCommand(), c.renameCommand(),
 		c.attachCommand(),
 		c.changeCommand("detach", "Detach storage and keep its data", detached, (*user.Client).Detach),
 		c.removeCommand(), c.releaseCommand(),

@@ -46,6 +46,10 @@ func Event(e user.StorageEvent) string {
 		return "labels " + cmp.Or(text, "removed")
 	case "mount-wanted":
 		return "to be mounted at " + text
+	case "renamed":
+		return "renamed from " + text
+	case "renamed-to":
+		return "renamed to " + text
 	case "from":
 		return "to get the contents of " + text
 	case "snapshot-wanted":

@@ -240,6 +240,21 @@ trap 'cat "$DIR"/howto.log; kill -9 $(jobs -p)' ERR
 		"/etc/stowage/providers", filepath.Join(m.dir, "providers"), "hostpath.csi.k8s.io", "csi.stowage.io")
 }
 
+// Nomad's client is played by the commands of the page.
+func TestNomadHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	page{
+		name: "howto/nomad.md", blocks: 6,
+		after: map[int]string{
+			4: "mountpoint -q \"$DIR/mnt/6c14a1ab-4a0f-4d35-8a3c-5f1f3a2c2c5e\"\n",
+			5: "stowage status --selector nomad-volume=db -o name | grep -qx nomad-6c14a1ab-4a0f-4d35-8a3c-5f1f3a2c2c5e\n",
+		},
+	}.run(t, m, "/opt/nomad/volumes", filepath.Join(m.dir, "mnt"), "/opt/nomad", filepath.Join(m.dir, "nomad"), "/srv/stowage", m.data)
+	m.wantNoStorage()
+	m.stop()
+}
+
 func TestMachinesHowTo(t *testing.T) {
 	m := newMachine(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -119,8 +119,18 @@ func (c *Client) Events(ctx context.Context, args EventsArgs) ([]StorageEvent, e
 // Create requests new storage, and returns it. If there is storage of that name, the error satisfies
 // errors.Is(err, [ErrPrecondition]).
 func (c *Client) Create(ctx context.Context, name string, wanted Declaration) ([]Storage, error) {
-	path := "storage/" + strings.ReplaceAll(url.PathEscape(name), "%2F", "/")
-	result, err := call[StorageList](ctx, c, http.MethodPut, path, wanted, "If-None-Match", "*")
+	result, err := call[StorageList](ctx, c, http.MethodPut, storagePath(name), wanted, "If-None-Match", "*")
+	return result.Storage, err
+}
+
+func storagePath(name string) string {
+	return "storage/" + strings.ReplaceAll(url.PathEscape(name), "%2F", "/")
+}
+
+// Declare makes sure that storage exists and is attached, as applying a file with the declaration does, and
+// returns it.
+func (c *Client) Declare(ctx context.Context, name string, wanted Declaration) ([]Storage, error) {
+	result, err := call[StorageList](ctx, c, http.MethodPut, storagePath(name), wanted)
 	return result.Storage, err
 }
 

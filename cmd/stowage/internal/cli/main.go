@@ -48,6 +48,9 @@ func Main(ctx context.Context, args []string, env Env) int {
 		env.Clock = clock.WallClock
 	}
 	root := newRoot(env)
+	if isNomad(args, env.Getenv) {
+		args = []string{"nomad-plugin", args[0]}
+	}
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -148,7 +151,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.serverCommand(), c.serversCommand(), c.agentCommand(), c.machinesCommand(), c.machineCommand(), c.moveCommand(), c.tokenCommand(),
 		c.claimsCommand(), c.claimCommand(), c.unclaimCommand(), c.offerCommand(),
-		c.createCommand(), c.describeCommand(), c.snapshotCommand(),
+		c.createCommand(), c.describeCommand(), c.snapshotCommand(), c.nomadPluginCommand(),
 		c.loginCommand(), c.contextCommand(), c.userCommand(),
 		c.poolsCommand(), c.reportCommand(), c.uiCommand(), c.versionCommand(),
 	)

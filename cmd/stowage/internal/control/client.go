@@ -41,6 +41,9 @@ func NewClient(socketPath string) *user.Client {
 	return client
 }
 
+// ErrNoAgent is the error of a request to a socket at which no agent listens.
+const ErrNoAgent = errors.ConstError("no agent")
+
 // connectError describes an error that was met while connecting to a socket, or returns nil.
 func connectError(err error, path string) error {
 	var untrusted *untrustedServerError
@@ -48,7 +51,7 @@ func connectError(err error, path string) error {
 	case errors.As(err, &untrusted):
 		return errors.NewUnauthorized(nil, untrusted.Error())
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
-		return errors.Errorf("cannot reach the agent at %s: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?", path)
+		return errors.WithType(errors.Errorf("cannot reach the agent at %s: is `stowage run` or `stowage server` running, with this --data-dir or $STOWAGE_DIR?", path), ErrNoAgent)
 	case errors.Is(err, unix.EACCES):
 		return errors.Errorf("you may not use the agent at %s: run the command as root", path)
 	}

@@ -137,7 +137,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		}
 	}
 	if err == nil {
-		v, err = await(ctx, c.config.Clock, c.volumes, v.ID, func(v *asked.Volume) (bool, error) { return v.Provisioned, nil })
+		v, err = asked.Await(ctx, c.config.Clock, c.volumes, v.ID, func(v *asked.Volume) (bool, error) { return v.Provisioned, nil })
 		if errors.Is(err, errors.NotFound) {
 			return nil, fail(codes.Aborted, "volume %s was removed while it was made: try again", request.Name)
 		}
@@ -229,7 +229,7 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		return nil, fail(codes.FailedPrecondition, "volume %s is attached to machine %s: unstage it first", id, v.AttachedTo)
 	default:
 		if err = c.volumes.Remove(ctx, id); err == nil {
-			_, err = await(ctx, c.config.Clock, c.volumes, id, func(*asked.Volume) (bool, error) { return false, nil })
+			_, err = asked.Await(ctx, c.config.Clock, c.volumes, id, func(*asked.Volume) (bool, error) { return false, nil })
 		}
 	}
 	if err != nil && !errors.Is(err, errors.NotFound) {
@@ -304,7 +304,7 @@ func expand(ctx context.Context, config Config, volumes asked.Volumes, busy *bus
 			return v, failure(err, "volume %s", id)
 		}
 	}
-	v, err = await(ctx, config.Clock, volumes, id, func(v *asked.Volume) (bool, error) {
+	v, err = asked.Await(ctx, config.Clock, volumes, id, func(v *asked.Volume) (bool, error) {
 		return v.SizeMiB >= size.least || suffices(v), nil
 	})
 	if errors.Is(err, errors.NotFound) {

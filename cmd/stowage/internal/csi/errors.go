@@ -31,7 +31,7 @@ func failure(err error, format string, args ...any) error {
 		code = codes.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
-	case errors.Is(err, errStopping), errors.Is(err, errFailing), errors.Is(err, asked.ErrUnreachable):
+	case errors.Is(err, errStopping), errors.Is(err, asked.ErrFailing), errors.Is(err, asked.ErrUnreachable):
 		code = codes.Unavailable
 	case errors.Is(err, asked.ErrNoSpace), errors.Is(err, asked.ErrElsewhere), errors.Is(err, syscall.ENOSPC):
 		code = codes.ResourceExhausted
@@ -53,9 +53,6 @@ func failure(err error, format string, args ...any) error {
 
 // errStopping is the cause for which calls end when the server ends.
 const errStopping = errors.ConstError("stowage is stopping: repeat the call when it runs again")
-
-// errFailing is the error of storage that does not get on.
-const errFailing = errors.ConstError("it is tried again")
 
 // noVolume is the error of a volume that does not exist.
 func noVolume(id string) error {

@@ -166,7 +166,7 @@ func (n *node) attach(ctx context.Context, v asked.Volume) (asked.Volume, error)
 }
 
 func (n *node) await(ctx context.Context, id string, done asked.Done) (asked.Volume, error) {
-	return await(ctx, n.config.Clock, n.volumes, id, done)
+	return asked.Await(ctx, n.config.Clock, n.volumes, id, done)
 }
 
 // NodeUnstageVolume implements csi.NodeServer. It detaches the volume.

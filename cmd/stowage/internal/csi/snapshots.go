@@ -94,28 +94,7 @@ func wireSnapshot(s *asked.Snapshot) *csi.Snapshot {
 
 // awaitSnapshot waits until a snapshot is as wanted, or a failure has lasted for a while.
 func (c *controller) awaitSnapshot(ctx context.Context, id string, done func(*asked.Snapshot) (bool, error)) (asked.Snapshot, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var failing clockTimer
-	defer failing.stop()
-	s, err := c.volumes.AwaitSnapshot(ctx, id, func(s *asked.Snapshot) (bool, error) {
-		ok, err := done(s)
-		if ok || err != nil {
-			return ok, err
-		}
-		if message := s.Message; message == "" {
-			failing.stop()
-		} else {
-			failing.start(c.config.Clock, patience, func() {
-				cancel(errors.WithType(errors.Errorf("%s: it is tried again: see `stowage snapshot list`", message), errFailing))
-			})
-		}
-		return false, nil
-	})
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return s, err
+	return asked.AwaitSnapshot(ctx, c.config.Clock, c.volumes, id, done)
 }
 
 // DeleteSnapshot implements csi.ControllerServer. A snapshot that does not exist is deleted.

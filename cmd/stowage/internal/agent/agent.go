@@ -21,6 +21,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/docker"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
@@ -45,6 +46,8 @@ type Config struct {
 	// CSI, if not nil, makes the agent a CSI driver. The machine of an agent has the same tag in each
 	// state, so the name of the machine is that which identifies it among others.
 	CSI *csi.Settings
+	// Docker, if not nil, makes the agent a volume plugin of Docker and Podman.
+	Docker *docker.Settings
 	// Spec, if not nil, is applied before anything starts. With SpecOnce, it is not if the state has ever had
 	// storage.
 	Spec     *user.ApplyArgs

@@ -24,6 +24,7 @@ const (
 	trashCollector     = "trash"
 	eventCollector     = "events"
 	csiServer          = "csi"
+	dockerPlugin       = "docker-plugin"
 	snapshotter        = "snapshots"
 )
 
@@ -56,6 +57,9 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	}
 	if a.config.CSI != nil {
 		manifolds[csiServer] = process.Start(a.startCSI)
+	}
+	if a.config.Docker != nil {
+		manifolds[dockerPlugin] = process.Start(a.startDocker)
 	}
 	return manifolds
 }

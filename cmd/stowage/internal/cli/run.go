@@ -172,6 +172,7 @@ type runFlags struct {
 	progress bool
 	manager  bool
 	csi      csiFlags
+	docker   dockerFlags
 }
 
 func (c *common) runCommand() *cobra.Command {
@@ -202,7 +203,10 @@ describes a provider: a program, or a CSI driver on this machine. Their pages ar
 docs/reference/program-provider.md and docs/reference/csi-provider.md.
 
 With --csi-endpoint, the agent is also a CSI driver, csi.stowage.io: an orchestrator
-that runs as root on this machine makes volumes here and uses them.`,
+that runs as root on this machine makes volumes here and uses them.
+
+With --docker-plugin, the agent is a volume plugin of Docker and Podman, called stowage:
+"docker run -v data:/data --volume-driver stowage" makes the volume and uses it.`,
 		Example: `  stowage run --spec /etc/stowage.yaml
   stowage run --initial-spec first.yaml --metrics localhost:9163`,
 		Args: noArgs("name a file to apply with --spec"),
@@ -217,6 +221,7 @@ that runs as root on this machine makes volumes here and uses them.`,
 	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
 	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
 	flags.csi.addAll(cmd)
+	flags.docker.addTo(cmd)
 	return cmd
 }
 
@@ -233,6 +238,14 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	}
 	config.Orchestrator = orchestrator
 	csi, err := flags.csi.check(socket)
+	if err != nil {
+		return err
+	}
+	others := []string{socket}
+	if csi != nil {
+		others = append(others, csi.SocketPath)
+	}
+	docker, err := flags.docker.check(others...)
 	if err != nil {
 		return err
 	}
@@ -276,6 +289,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 		SocketPath: socket,
 		Manager:    flags.manager,
 		CSI:        csi,
+		Docker:     docker,
 		Spec:       applyArgs,
 		SpecOnce:   flags.initial != "",
 	})

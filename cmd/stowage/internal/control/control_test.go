@@ -517,9 +517,10 @@ func TestClientWithoutServer(t *testing.T) {
 func TestValidateNamesMissingField(t *testing.T) {
 	full := control.ServerConfig{SocketPath: "x", Backend: &userapitest.Backend{}, Logger: logger{t}}
 	for want, change := range map[string]func(*control.ServerConfig){
-		"empty SocketPath not valid": func(c *control.ServerConfig) { c.SocketPath = "" },
-		"nil Backend not valid":      func(c *control.ServerConfig) { c.Backend = nil },
-		"nil Logger not valid":       func(c *control.ServerConfig) { c.Logger = nil },
+		"empty SocketPath not valid":        func(c *control.ServerConfig) { c.SocketPath = "" },
+		"nil Backend and Handler not valid": func(c *control.ServerConfig) { c.Backend = nil },
+		"Backend with Handler not valid":    func(c *control.ServerConfig) { c.Handler = http.NotFoundHandler() },
+		"nil Logger not valid":              func(c *control.ServerConfig) { c.Logger = nil },
 	} {
 		config := full
 		change(&config)

@@ -32,8 +32,10 @@ type Logger interface {
 // ServerConfig is the configuration of a server.
 type ServerConfig struct {
 	SocketPath string
-	Backend    userapi.Backend
-	Logger     Logger
+	// Backend carries out the requests of users. Handler, instead of it, serves another protocol.
+	Backend userapi.Backend
+	Handler http.Handler
+	Logger  Logger
 	// Authorize reports whether a user may use the socket. Nil means root and the user of this
 	// process.
 	Authorize func(uid uint32) bool
@@ -46,8 +48,10 @@ func (c ServerConfig) Validate() error {
 	switch {
 	case c.SocketPath == "":
 		return errors.NotValidf("empty SocketPath")
-	case c.Backend == nil:
-		return errors.NotValidf("nil Backend")
+	case c.Backend == nil && c.Handler == nil:
+		return errors.NotValidf("nil Backend and Handler")
+	case c.Backend != nil && c.Handler != nil:
+		return errors.NotValidf("Backend with Handler")
 	case c.Logger == nil:
 		return errors.NotValidf("nil Logger")
 	case c.RequestTimeout < 0:
@@ -92,9 +96,12 @@ func NewServer(config ServerConfig) (*Server, error) {
 	if config.RequestTimeout == 0 {
 		config.RequestTimeout = headerTimeout
 	}
-	handler, err := userapi.New(userapi.Config{Backend: config.Backend, Caller: localAdmin, RequestTimeout: config.RequestTimeout})
-	if err != nil {
-		return nil, errors.Trace(err)
+	if config.Handler == nil {
+		var err error
+		config.Handler, err = userapi.New(userapi.Config{Backend: config.Backend, Caller: localAdmin, RequestTimeout: config.RequestTimeout})
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
 	}
 	listener, err := Listen(config.SocketPath)
 	if err != nil {
@@ -106,7 +113,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 	}
 	ctx := s.tomb.Context(context.Background())
 	s.http = http.Server{
-		Handler:           s.authorized(handler),
+		Handler:           s.authorized(config.Handler),
 		ReadHeaderTimeout: config.RequestTimeout,
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },

@@ -31,6 +31,11 @@ func newEngine(m *machine) *engine {
 func (e *engine) start(args ...string) {
 	e.Helper()
 	e.machine.start(append([]string{"--docker-plugin=" + e.socket}, args...)...)
+	e.awaitPlugin()
+}
+
+func (e *engine) awaitPlugin() {
+	e.Helper()
 	e.poll("the plugin does not listen", func() bool {
 		conn, err := net.Dial("unix", e.socket)
 		if err == nil {

@@ -89,6 +89,9 @@ func presenceKey(machine machineTag) string { return presencePrefix + string(mac
 // spaceKey is the key of the space of a machine.
 func spaceKey(machine machineTag) string { return "space/" + string(machine) }
 
+// driversKey is the key of what the drivers of a machine say about it.
+func driversKey(machine machineTag) string { return "drivers/" + string(machine) }
+
 // machineNameKey is the key of the tag of the machine with a name.
 func machineNameKey(name string) string { return "named/" + name }
 

@@ -411,7 +411,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 				tx.remove(machineNameKey(record.Name))
 			}
 			tx.removeTasksOf(at)
-			for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), spaceKey(at), machineKey(at)} {
+			for _, key := range []string{changesKey(at), matchesKey(at), sessionKey(at), presenceKey(at), spaceKey(at), driversKey(at), machineKey(at)} {
 				tx.remove(key)
 			}
 			return tx.err

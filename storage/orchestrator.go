@@ -6,6 +6,8 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/machine"
 )
 
 // OrchestratorSupplier supplies an orchestrator to providers that are opened before there is one, or
@@ -53,6 +55,14 @@ type Orchestrator interface {
 
 	// NodeOf returns the node that is a machine. The error satisfies errors.IsNotFound if none is.
 	NodeOf(context.Context, names.MachineTag) (Node, error)
+}
+
+// MachineDrivers is an optional capability of an [Orchestrator] that knows what CSI drivers say about the
+// machines on which their node services run.
+type MachineDrivers interface {
+	// MachineDriver returns what the driver of a provider says about a machine. The error satisfies
+	// errors.IsNotFound if it is not known yet.
+	MachineDriver(names.MachineTag, ProviderType) (machine.Driver, error)
 }
 
 // Node is where an orchestrator can place workloads.

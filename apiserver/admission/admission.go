@@ -228,7 +228,7 @@ func (h *Handler) accessors(r *http.Request) (storageprovisioner.Accessors, erro
 		return nil, errors.Trace(err)
 	}
 	st := h.config.State
-	a := agent{st.ForSession(s), st.TasksForSession(s), st.SpaceForSession(s)}
+	a := agent{st.ForSession(s), st.TasksForSession(s), st.SpaceForSession(s), st.DriversForSession(s)}
 	if h.config.Asked == nil {
 		return a, nil
 	}
@@ -240,6 +240,7 @@ type agent struct {
 	*state.Accessor
 	*state.MachineTasks
 	*state.MachineSpace
+	*state.MachineDrivers
 }
 
 // askingAgent is what an agent may use that uses storage which other programs ask for.

@@ -6,7 +6,7 @@
 //
 // A call is a POST to /v1/agent/METHOD, where METHOD is the name of a method of
 // storageprovisioner.Accessors, of its optional capabilities, of diskmanager.BlockDeviceUpdater, of
-// [SpaceSetter], of [TaskAccessor], or of [AskedAccessor]. Requests and answers are JSON objects:
+// [SpaceSetter], of [DriverSetter], of [TaskAccessor], or of [AskedAccessor]. Requests and answers are JSON objects:
 //
 //	{"args": [ARGUMENT, …]}
 //	{"result": RESULT} or {"error": {"message": …, "code": …}}
@@ -21,6 +21,10 @@
 // SetMachineSpace takes one argument, the space by provider:
 //
 //	{"loop": {"size-mib": 102400, "free-mib": 51200}, …}
+//
+// SetMachineDrivers takes one argument, what CSI drivers say about the machine, by provider:
+//
+//	{"hostpath": {"node-id": "web", "topology": {"zone": "a"}, "max-volumes": 16}, …}
 //
 // Tasks takes no arguments, and returns values of package core/task. BeginTask and AnswerTask take
 //

@@ -93,6 +93,10 @@ var methods = map[string]method{
 		return s.SetMachineSpace(space)
 	})),
 
+	"SetMachineDrivers": write(each(func(s DriverSetter, drivers map[storage.ProviderType]machine.Driver) error {
+		return s.SetMachineDrivers(drivers)
+	})),
+
 	"SetMachineBlockDevices": write(diskmanager.BlockDeviceSetter.SetMachineBlockDevices),
 	"UpdateMachineBlockDevices": write(each(func(u diskmanager.BlockDeviceUpdater, c agentwire.BlockDeviceChanges) error {
 		return u.UpdateMachineBlockDevices(c.Changed, c.Gone)
@@ -131,6 +135,13 @@ func ignoresOrigins(what string) *params.Error {
 type SpaceSetter interface {
 	// SetMachineSpace records the space that the machine has for the storage of its providers.
 	SetMachineSpace(map[storage.ProviderType]machine.Space) error
+}
+
+// DriverSetter is an optional capability of an agent's accessors.
+type DriverSetter interface {
+	// SetMachineDrivers records what the CSI drivers of the machine say about it, by provider. What it
+	// recorded of other providers stays.
+	SetMachineDrivers(map[storage.ProviderType]machine.Driver) error
 }
 
 // TaskAccessor is an optional capability of an agent's accessors: what the agent is asked to do besides

@@ -45,12 +45,14 @@ var accessorMethods = []string{
 	"SetStatus",
 	"SetVolumeAttachmentInfo",
 	"SetVolumeAttachmentPlanBlockInfo",
+	"SetVolumeContexts",
 	"SetVolumeInfo",
 	"UpdateMachineBlockDevices",
 	"VolumeAttachmentParams",
 	"VolumeAttachmentPlans",
 	"VolumeAttachments",
 	"VolumeBlockDevices",
+	"VolumeContexts",
 	"VolumeParams",
 	"VolumeSizes",
 	"Volumes",
@@ -150,6 +152,15 @@ func (a Accessors) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.
 
 func (a Accessors) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, error) {
 	return bulk[params.SizeResult](a.client, "VolumeSizes", texts(tags))
+}
+
+// The methods of storageprovisioner.VolumeContextAccessor. An older server does not have them.
+
+func (a Accessors) SetVolumeContexts(all []params.VolumeContext) ([]params.ErrorResult, error) {
+	return bulk[params.ErrorResult](a.client, "SetVolumeContexts", all)
+}
+func (a Accessors) VolumeContexts(tags []names.VolumeTag) ([]params.VolumeContextResult, error) {
+	return bulk[params.VolumeContextResult](a.client, "VolumeContexts", texts(tags))
 }
 
 // The methods of storageprovisioner.FilesystemSizeAccessor.

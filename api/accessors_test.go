@@ -25,6 +25,7 @@ var (
 	_ storageprovisioner.VolumeRemovalAccessor        = api.Accessors{}
 	_ storageprovisioner.FilesystemRemovalAccessor    = api.Accessors{}
 	_ storageprovisioner.VolumeSizeAccessor           = api.Accessors{}
+	_ storageprovisioner.VolumeContextAccessor        = api.Accessors{}
 	_ storageprovisioner.FilesystemSizeAccessor       = api.Accessors{}
 	_ storageprovisioner.RetryAccessor                = api.Accessors{}
 	_ storageprovisioner.FormatAccessor               = api.Accessors{}
@@ -86,6 +87,10 @@ func argsOf(t *testing.T, arg reflect.Type, round int) any {
 	case reflect.TypeFor[[]params.Volume]():
 		return mapped(volumes, func(id string) params.Volume {
 			return params.Volume{VolumeTag: names.NewVolumeTag(id).String(), Info: params.VolumeInfo{VolumeId: "vol-" + id, Size: 10, Persistent: true}}
+		})
+	case reflect.TypeFor[[]params.VolumeContext]():
+		return mapped(volumes, func(id string) params.VolumeContext {
+			return params.VolumeContext{VolumeTag: names.NewVolumeTag(id).String(), Context: map[string]string{"portal": "10.0.0." + id}}
 		})
 	case reflect.TypeFor[[]params.Filesystem]():
 		return mapped(filesystems, func(id string) params.Filesystem {

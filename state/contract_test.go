@@ -12,6 +12,7 @@ var _ interface {
 	storageprovisioner.VolumeRemovalAccessor
 	storageprovisioner.FilesystemRemovalAccessor
 	storageprovisioner.VolumeSizeAccessor
+	storageprovisioner.VolumeContextAccessor
 	storageprovisioner.FilesystemSizeAccessor
 	storageprovisioner.MachineAccessor
 	storageprovisioner.LifecycleManager

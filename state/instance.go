@@ -110,6 +110,9 @@ type entity struct {
 	// AttemptEnded says that the noted attempt is over: no worker is making the entity any
 	// more, but the attempt may have left something.
 	AttemptEnded bool `cbor:"11,keyasint,omitempty"`
+
+	// Context is what the source needs to attach the volume, beside its ID.
+	Context map[string]string `cbor:"12,keyasint,omitempty"`
 }
 
 // entityInfo describes the object that a provider made.

@@ -11,15 +11,17 @@ import (
 const (
 	// SchemaVersion is the version of records and keys. It is raised when older code must not read
 	// what newer code has written.
-	SchemaVersion = 9
+	SchemaVersion = 10
 
 	// sharedSchema is the oldest schema whose records are those of this version, as long as nothing is
-	// recorded that a later one has added: labels and claims, who has asked for storage, and snapshots.
+	// recorded that a later one has added: labels and claims, who has asked for storage, snapshots, and
+	// contexts of volumes.
 	// Servers that know no later schema can have the state together with servers of this version.
 	sharedSchema    = 6
 	labelsSchema    = 7
 	askersSchema    = 8
 	snapshotsSchema = 9
+	contextsSchema  = 10
 )
 
 // schemaRecord is the version of the schema, which decides what code may read the store. It is

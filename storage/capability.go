@@ -223,6 +223,20 @@ type FilesystemImportParams struct {
 	Attributes map[string]any
 }
 
+// ContextSource is an optional capability of a [VolumeSource] of [ScopeEnviron] that needs more than the ID
+// of a volume to attach it, and does not keep that itself. The caller records the context of each volume
+// that the source has created, and attaches volumes with AttachVolumesIn alone.
+type ContextSource interface {
+	// VolumeContext returns the context of a volume that CreateVolumes has returned. The caller calls it
+	// after that call, and records what it returns before the volume. It does no I/O. A volume whose
+	// context is empty has none.
+	VolumeContext(volumeId string) map[string]string
+
+	// AttachVolumesIn is AttachVolumes with the recorded context of each volume, in the order of the
+	// parameters. The source does not change or keep the maps.
+	AttachVolumesIn(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams, contexts []map[string]string) ([]AttachVolumesResult, error)
+}
+
 // BackingDevices is the caller's knowledge of the volumes and filesystems on which others are
 // built. Its methods do not block, and are safe to call from within any method of a source.
 type BackingDevices interface {

@@ -38,6 +38,9 @@ var methods = map[string]method{
 	"RemoveVolumeParams":     bulkTags(names.ParseVolumeTag, sp.VolumeRemovalAccessor.RemoveVolumeParams),
 	"VolumeSizes":            bulkTags(names.ParseVolumeTag, sp.VolumeSizeAccessor.VolumeSizes),
 
+	"VolumeContexts":    bulkTags(names.ParseVolumeTag, sp.VolumeContextAccessor.VolumeContexts),
+	"SetVolumeContexts": bulk(sp.VolumeContextAccessor.SetVolumeContexts),
+
 	"SetVolumeInfo":           bulk(sp.VolumeAccessor.SetVolumeInfo),
 	"SetVolumeAttachmentInfo": bulk(sp.VolumeAccessor.SetVolumeAttachmentInfo),
 

@@ -89,6 +89,23 @@ type VolumeParamsResult struct {
 	Error  *Error       `json:"error,omitempty"`
 }
 
+// VolumeContext is what a source needs to attach a volume that it has made, beside its ID.
+type VolumeContext struct {
+	VolumeTag string            `json:"volume-tag"`
+	Context   map[string]string `json:"context,omitempty"`
+}
+
+// VolumeContextResult is the context of a volume, or an error.
+type VolumeContextResult struct {
+	Result VolumeContext `json:"result"`
+	Error  *Error        `json:"error,omitempty"`
+}
+
+// VolumeContextResults holds the results of a bulk call.
+type VolumeContextResults struct {
+	Results []VolumeContextResult `json:"results"`
+}
+
 // VolumeParamsResults holds the results of a bulk call.
 type VolumeParamsResults struct {
 	Results []VolumeParamsResult `json:"results"`

@@ -218,7 +218,7 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 	for key, lists := range map[string][]any{
 		"results": {
 			params.ErrorResults{}, params.StringResults{}, params.SizeResults{}, params.OwnerResults{}, params.LifeResults{}, params.BlockDeviceResults{},
-			params.VolumeResults{}, params.VolumeParamsResults{}, params.RemoveVolumeParamsResults{},
+			params.VolumeResults{}, params.VolumeParamsResults{}, params.VolumeContextResults{}, params.RemoveVolumeParamsResults{},
 			params.VolumeAttachmentResults{}, params.VolumeAttachmentParamsResults{}, params.VolumeAttachmentPlanResults{},
 			params.FilesystemResults{}, params.FilesystemParamsResults{}, params.RemoveFilesystemParamsResults{},
 			params.FilesystemAttachmentResults{}, params.FilesystemAttachmentParamsResults{},

@@ -199,6 +199,18 @@ type VolumeAttachmentPlanAccessor interface {
 	SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
 }
 
+// VolumeContextAccessor is an optional capability of a [VolumeAccessor] of the environment whose state keeps
+// what a source needs to attach its volumes (storage.ContextSource). Without it, such sources are not used.
+// It is not called in a machine's scope.
+type VolumeContextAccessor interface {
+	// SetVolumeContexts records contexts of volumes, before SetVolumeInfo does the volumes themselves. A
+	// new context replaces the old one.
+	SetVolumeContexts([]params.VolumeContext) ([]params.ErrorResult, error)
+
+	// VolumeContexts returns the contexts of volumes. That of a volume without one is empty.
+	VolumeContexts([]names.VolumeTag) ([]params.VolumeContextResult, error)
+}
+
 // AttemptAccessor is an optional capability of a [LifecycleManager] whose state remembers what
 // a worker has started to make. If the worker ends before it has recorded the result, the next
 // worker finds what was made, and removes it if it is not wanted any more. Without the

@@ -316,6 +316,13 @@ func (c Config) plans() (VolumeAttachmentPlanAccessor, bool) {
 }
 
 // attempts returns the accessor of attempts, if the state remembers them.
+// keepsContexts reports whether the contexts of volumes are recorded and read.
+func (c Config) keepsContexts() bool {
+	_, keeps := c.Volumes.(VolumeContextAccessor)
+	_, machine := c.machine()
+	return keeps && !machine
+}
+
 func (c Config) attempts() (AttemptAccessor, bool) {
 	accessor, ok := c.Life.(AttemptAccessor)
 	return accessor, ok

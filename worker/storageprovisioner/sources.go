@@ -248,6 +248,10 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 		if err = requireValue(volumes, err); err != nil {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
+		if _, ok := volumes.(storage.ContextSource); ok && !e.config.keepsContexts() {
+			return nil, storage.Permanent(errors.NewNotSupported(nil, fmt.Sprintf(
+				"volume source %q needs a state that keeps the contexts of volumes, and the worker of the environment", providerType)))
+		}
 		of := distinct(volumes, p)
 		return newSource(translate.VolumeOperations(volumes, e.backing, of), maxCalls, of...).limitedBy(limiter), nil
 	}

@@ -24,11 +24,13 @@ func TestCapabilitiesArePassedOn(t *testing.T) {
 	_, checks := v.(storage.VolumeChecker)
 	_, remarks := v.(storage.VolumeRemarker)
 	_, isNew := v.(storage.NewVolumes)
+	_, contexts := v.(storage.ContextSource)
 	_, owners := v.(storage.VolumeOwnerLister)
 	passedOn := map[string]bool{
 		"RateLimiter": rate, "PoolSources": byPool, "ConcurrentSource": concurrent, "VolumeQualifier": qualifies,
 		"VolumeDeletionGuard": guards, "FilesystemQualifier": filesystems, "FilesystemDeletionGuard": guardsFilesystems,
 		"VolumeResizer": grows, "VolumeChecker": checks, "VolumeRemarker": remarks, "NewVolumes": isNew, "VolumeOwnerLister": owners,
+		"ContextSource": contexts,
 		// The guard itself uses it.
 		"AttachmentLister": true,
 		// Commands use these, on the source itself.

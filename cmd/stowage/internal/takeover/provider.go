@@ -131,6 +131,14 @@ func (s *volumes) IsNewVolume(id string) bool {
 	return ok && source.IsNewVolume(id)
 }
 
+// VolumeContext implements [storage.ContextSource].
+func (s *volumes) VolumeContext(id string) map[string]string {
+	if source, ok := s.VolumeSource.(storage.ContextSource); ok {
+		return source.VolumeContext(id)
+	}
+	return nil
+}
+
 // ListVolumeOwners implements [storage.VolumeOwnerLister]. The error satisfies errors.IsNotSupported
 // if the source keeps no owners.
 func (s *volumes) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {

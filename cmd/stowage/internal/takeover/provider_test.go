@@ -60,7 +60,9 @@ func TestGuardHasAllCapabilities(t *testing.T) {
 	_, pools := p.(storage.PoolSources)
 	_, fsQualifies := p.(storage.FilesystemQualifier)
 	_, fsGuards := p.(storage.FilesystemDeletionGuard)
+	_, contexts := s.(storage.ContextSource)
 	has := map[string]bool{
+		"ContextSource": contexts,
 		"VolumeResizer": resizes, "VolumeChecker": checks, "VolumeRemarker": remarks, "NewVolumes": isNew, "VolumeCloner": clones,
 		"VolumeOwnerLister": owners, "VolumeQualifier": qualifies, "VolumeDeletionGuard": guards,
 		"ConcurrentSource": concurrent, "RateLimiter": limits, "PoolSources": pools,
@@ -100,6 +102,9 @@ func TestGuardHasAllCapabilities(t *testing.T) {
 	}
 	if _, err := s.(storage.VolumeOwnerLister).ListVolumeOwners(w.ctx()); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("listing owners: %v", err)
+	}
+	if got := s.(storage.ContextSource).VolumeContext("a"); len(got) != 0 {
+		t.Errorf("the context of a volume: %v", got)
 	}
 	w.must(s.(storage.RateLimiter).WaitToCall(t.Context()))
 	if n := s.(storage.ConcurrentSource).MaxConcurrentCalls(); n != 1 {

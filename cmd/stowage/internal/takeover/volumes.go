@@ -101,6 +101,26 @@ func (s *volumes) create(all []storage.VolumeParams, source func([]storage.Volum
 
 // AttachVolumes implements [storage.VolumeSource].
 func (s *volumes) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	return s.attach(ctx, all, func(begun []int) ([]storage.AttachVolumesResult, error) {
+		return s.VolumeSource.AttachVolumes(ctx, pick(all, begun))
+	})
+}
+
+// AttachVolumesIn implements [storage.ContextSource].
+func (s *volumes) AttachVolumesIn(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams, contexts []map[string]string) ([]storage.AttachVolumesResult, error) {
+	source, ok := s.VolumeSource.(storage.ContextSource)
+	if !ok {
+		return s.AttachVolumes(ctx, all)
+	}
+	return s.attach(ctx, all, func(begun []int) ([]storage.AttachVolumesResult, error) {
+		return source.AttachVolumesIn(ctx, pick(all, begun), pick(contexts, begun))
+	})
+}
+
+// attach attaches volumes with a call of the source for those with the indexes.
+func (s *volumes) attach(
+	ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams, source func([]int) ([]storage.AttachVolumesResult, error),
+) ([]storage.AttachVolumesResult, error) {
 	results := make([]storage.AttachVolumesResult, len(all))
 	if len(all) == 0 {
 		return results, nil
@@ -129,7 +149,7 @@ func (s *volumes) AttachVolumes(ctx envcontext.ProviderCallContext, all []storag
 		}
 	}
 	err := s.make(begun, calls, func(i int, err error) { results[i].Error = err }, func() ([]error, error) {
-		got, err := s.VolumeSource.AttachVolumes(ctx, pick(all, begun))
+		got, err := source(begun)
 		if err = checkCount(len(got), len(begun), err); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ func (s State) Publish(p plan.Publication) ([]Published, error) {
 	var all []Published
 	for _, step := range []func() ([]Published, error){
 		func() ([]Published, error) {
-			return record(s.Guard, "recording volumes", s.Volumes.SetVolumeInfo, p.Records, volumeOnWire)
+			return s.recordVolumes(p.Records)
 		},
 		func() ([]Published, error) {
 			return record(s.Guard, "recording filesystems", s.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
@@ -54,6 +54,40 @@ func (s State) Publish(p plan.Publication) ([]Published, error) {
 		}
 	}
 	return all, nil
+}
+
+// recordVolumes records volumes, each after its context if it has one: without it, the volume could not be
+// attached.
+func (s State) recordVolumes(records []plan.Record) ([]Published, error) {
+	var failed []Published
+	if accessor, ok := s.Volumes.(volumeContexts); ok && slices.ContainsFunc(records, hasContext) {
+		var made []plan.Record
+		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
+			if hasContext(r) {
+				made = append(made, r)
+			}
+			return hasContext(r)
+		})
+		all, err := record(s.Guard, "recording the contexts of volumes", accessor.SetVolumeContexts, made, contextOnWire)
+		if err != nil {
+			return nil, err
+		}
+		records = rest
+		for i, p := range all {
+			if p.Err != nil {
+				failed = append(failed, p)
+			} else {
+				records = append(records, plan.Record{Subject: made[i].Subject, Info: made[i].Info.(volumeInContext).VolumeInfo})
+			}
+		}
+	}
+	done, err := record(s.Guard, "recording volumes", s.Volumes.SetVolumeInfo, records, volumeOnWire)
+	return append(failed, done...), err
+}
+
+func hasContext(r plan.Record) bool {
+	_, ok := r.Info.(volumeInContext)
+	return ok
 }
 
 // NoteEnded notes in the state that attempts have ended. It returns the entities whose end the

@@ -18,8 +18,8 @@ type State struct {
 	Life        Life
 }
 
-// Volumes reads and records volumes. It may also be a volumeRemovals, volumeSizes or
-// attachmentPlans.
+// Volumes reads and records volumes. It may also be a volumeRemovals, volumeContexts,
+// volumeSizes or attachmentPlans.
 type Volumes interface {
 	Volumes([]names.VolumeTag) ([]params.VolumeResult, error)
 	VolumeAttachments([]params.MachineStorageId) ([]params.VolumeAttachmentResult, error)
@@ -55,6 +55,10 @@ type (
 	}
 	filesystemRemovals interface {
 		RemoveFilesystemParams([]names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error)
+	}
+	volumeContexts interface {
+		SetVolumeContexts([]params.VolumeContext) ([]params.ErrorResult, error)
+		VolumeContexts([]names.VolumeTag) ([]params.VolumeContextResult, error)
 	}
 	volumeSizes interface {
 		VolumeSizes([]names.VolumeTag) ([]params.SizeResult, error)

@@ -174,8 +174,37 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = attachment
+		f.Args = volumeAttaching{AttachmentParams: attachment}
 		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.contexts(facts)
+}
+
+// volumeAttaching holds the parameters for attaching a volume, and the context that its source needs.
+type volumeAttaching struct {
+	storage.AttachmentParams
+	context map[string]string
+}
+
+// contexts adds the contexts of volumes to the parameters for attaching them.
+func (r volumeReader) contexts(facts []*plan.Fact) error {
+	accessor, ok := r.state.Volumes.(volumeContexts)
+	if _, machine := r.config.Scope.(names.MachineTag); machine || !ok {
+		return nil
+	}
+	attaching := selectFacts(facts, func(f *plan.Fact) bool { return f.Args != nil })
+	results, err := CallAccessor(r.state.Guard, "reading the contexts of volumes", accessor.VolumeContexts, volumeTags(attaching))
+	complete(attaching, results, func(f *plan.Fact, result params.VolumeContextResult) error {
+		if result.Error != nil {
+			return paramsError(f, result.Error)
+		}
+		args := f.Args.(volumeAttaching)
+		args.context = result.Result.Context
+		f.Args = args
+		return checkSubject(f, result.Result.VolumeTag, "")
 	})
 	return err
 }
@@ -189,6 +218,17 @@ func volumeInfoOnWire(info storage.VolumeInfo) params.VolumeInfo {
 		Size:       info.Size,
 		Persistent: info.Persistent,
 	}
+}
+
+// volumeInContext is the info of a volume whose source needs a context to attach it.
+type volumeInContext struct {
+	params.VolumeInfo
+	context map[string]string
+}
+
+// contextOnWire returns the context of a volume as the state records it.
+func contextOnWire(s plan.Subject, v volumeInContext) params.VolumeContext {
+	return params.VolumeContext{VolumeTag: s.TagText(), Context: v.context}
 }
 
 // volumeOnWire returns a volume as the state records it.

@@ -79,6 +79,13 @@ func (o volumeOperations) createWith(
 			wire := volumeInfoOnWire(r.Volume.VolumeInfo)
 			wire.New = empty && o.isNew(call, p.Tag, r.Volume.VolumeId)
 			result := plan.Result{ID: r.Volume.VolumeId, Info: wire, Size: r.Volume.Size}
+			context, err := o.context(call, p.Tag, r.Volume.VolumeId)
+			if err != nil {
+				return unknownResult(err)
+			}
+			if len(context) > 0 {
+				result.Info = volumeInContext{wire, context}
+			}
 			if a := r.VolumeAttachment; a != nil {
 				machine := a.Machine
 				if p.Attachment != nil {
@@ -100,11 +107,19 @@ func (o volumeOperations) createWith(
 }
 
 func (o volumeOperations) attach(call Call, items []plan.Item) []plan.Result {
-	return callSource(call, items, arguments(items, volumeAttachmentParams),
-		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
-			return o.source.AttachVolumes(call.Ctx, args)
+	return callSource(call, items, arguments(items, volumeAttachment),
+		func(args []contextAttachment) ([]storage.AttachVolumesResult, error) {
+			all, contexts := make([]storage.VolumeAttachmentParams, len(args)), make([]map[string]string, len(args))
+			for i, a := range args {
+				all[i], contexts[i] = a.VolumeAttachmentParams, a.context
+			}
+			if source, ok := o.source.(storage.ContextSource); ok {
+				return source.AttachVolumesIn(call.Ctx, all, contexts)
+			}
+			return o.source.AttachVolumes(call.Ctx, all)
 		},
-		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
+		func(a contextAttachment, r storage.AttachVolumesResult) plan.Result {
+			p := a.VolumeAttachmentParams
 			if r.Error != nil || r.VolumeAttachment == nil {
 				return plan.Result{Err: errorOrMissing(r.Error, "volume attachment")}
 			}
@@ -131,6 +146,16 @@ func (o volumeOperations) detach(call Call, items []plan.Item) []plan.Result {
 		}
 		return plan.Result{Err: err}
 	})
+}
+
+// context asks the source for the context of a volume that it has created.
+func (o volumeOperations) context(call Call, tag names.VolumeTag, id string) (context map[string]string, err error) {
+	if source, ok := o.source.(storage.ContextSource); ok {
+		err = call.Guard.Call(guard.Provider, func() string { return "asking for the context of " + names.ReadableString(tag) }, func() {
+			context = source.VolumeContext(id)
+		})
+	}
+	return context, err
 }
 
 // isNew asks the source whether a created volume is new. It returns false if the source cannot
@@ -220,10 +245,24 @@ func volumeParams(item *plan.Item) storage.VolumeParams {
 // attachment that the state has dropped since it was made has no parameters, and is detached
 // by its key alone.
 func volumeAttachmentParams(item *plan.Item) storage.VolumeAttachmentParams {
-	p, ok := item.Args.(storage.AttachmentParams)
+	return volumeAttachment(item).VolumeAttachmentParams
+}
+
+// contextAttachment holds the parameters for attaching a volume, and the context that its source needs.
+type contextAttachment struct {
+	storage.VolumeAttachmentParams
+	context map[string]string
+}
+
+// volumeAttachment returns the parameters as volumeAttachmentParams does, with the context.
+func volumeAttachment(item *plan.Item) contextAttachment {
+	args, ok := item.Args.(volumeAttaching)
+	p := args.AttachmentParams
 	if !ok {
 		p.Machine, _ = names.ParseTag(item.Key().Host)
 	}
 	p.InstanceId = instance.Id(item.Instance)
-	return storage.VolumeAttachmentParams{AttachmentParams: p, Volume: item.Tag().(names.VolumeTag), VolumeId: item.ID}
+	return contextAttachment{
+		storage.VolumeAttachmentParams{AttachmentParams: p, Volume: item.Tag().(names.VolumeTag), VolumeId: item.ID}, args.context,
+	}
 }

@@ -261,3 +261,159 @@ func TestCSIExample(t *testing.T) {
 	m.wantNoStorage()
 	m.stop()
 }
+
+// environDriver is a driver whose volumes any machine can have: a server with the controller of CSI, and two
+// agents with its nodes. Its users are the machines of another server.
+type environDriver struct {
+	*csiSite
+	shared string
+	flags  []string
+}
+
+func newEnvironDriver(t *testing.T) *environDriver {
+	t.Helper()
+	d := &environDriver{csiSite: &csiSite{site: newSite(t), agents: map[string]*process{}}}
+	d.shared = filepath.Join(d.dir, "shared")
+	program := filepath.Join(d.shared, "provider")
+	if out, err := exec.Command("go", "build", "-o", program, "../examples/shared-directory").CombinedOutput(); err != nil {
+		t.Fatalf("building the example: %v\n%s", err, out)
+	}
+	d.flags = []string{"--provider=shared=" + program, "--retry-min", "300ms"}
+	d.serve("server")
+	d.serve("one")
+	d.serve("two")
+	return d
+}
+
+// serve starts the server, or the agent of a machine.
+func (d *environDriver) serve(name string) {
+	d.Helper()
+	endpoint := append([]string{"--csi-endpoint", "unix://" + d.csiSocketOf(name)}, d.flags...)
+	if name == "server" {
+		d.server = d.startServer(append(endpoint, "--csi-pool", "shared")...)
+		return
+	}
+	token := ""
+	if d.agents[name] == nil {
+		token = d.token()
+	}
+	d.agents[name] = d.startAgent(name, token, endpoint...)
+}
+
+func (d *environDriver) crash() {
+	d.Helper()
+	for _, p := range []*process{d.agents["one"], d.agents["two"], d.server} {
+		p.kill()
+	}
+	for _, name := range []string{"server", "one", "two"} {
+		d.serve(name)
+	}
+}
+
+// plugins returns the flags of a user, whose driver has the socket of the server or of a machine.
+func (d *environDriver) plugins(user *site, name string) []string {
+	d.Helper()
+	dir := filepath.Join(user.dir, "plugins-"+name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		d.Fatal(err)
+	}
+	file := fmt.Sprintf("name: disks\ntype: csi\ndriver: csi.stowage.io\nscope: environment\nblock-only: true\nsocket: %s\n", d.csiSocketOf(name))
+	if err := os.WriteFile(filepath.Join(dir, "disks.yaml"), []byte(file), 0o600); err != nil {
+		d.Fatal(err)
+	}
+	return []string{"--plugins-dir", dir, "--retry-min", "300ms"}
+}
+
+// A server makes volumes with a driver, and the machines to which they are attached stage and publish them.
+// Server, agents and driver are killed at each step; the data move between the machines with their volumes, and
+// nothing is staged twice, or left.
+func TestCSIProviderOfEnvironment(t *testing.T) {
+	t.Parallel()
+	d, s := newEnvironDriver(t), newSite(t)
+	flags := map[string][]string{"server": d.plugins(s, "server"), "web": d.plugins(s, "one"), "db": d.plugins(s, "two")}
+	server := s.startServer(flags["server"]...)
+	agents := map[string]*process{}
+	for _, name := range []string{"web", "db"} {
+		agents[name] = s.startAgent(name, s.token(), flags[name]...)
+	}
+	bare := s.startAgent("bare", s.token())
+	crash := func() {
+		t.Helper()
+		for _, p := range []*process{agents["web"], agents["db"], server} {
+			p.kill()
+		}
+		server = s.startServer(flags["server"]...)
+		for name := range agents {
+			agents[name] = s.startAgent(name, "", flags[name]...)
+		}
+	}
+	wantBoth := func(when string) {
+		t.Helper()
+		s.poll("the storage is not attached "+when, func() bool { return s.status()["data"].Status == "attached" && s.status()["disk"].Status == "attached" })
+		for name, disk := range d.status() {
+			if disk.Status != "attached" {
+				t.Errorf("%s, the driver has %s %s", when, name, disk.Status)
+			}
+		}
+		if n := len(d.status()); n != 2 {
+			t.Errorf("%s, the driver has %d volumes, want 2", when, n)
+		}
+		records, err := filepath.Glob(filepath.Join(s.dir, "*", "storage", "disks", "attached", "records", "*.json"))
+		if err != nil || len(records) != 2 {
+			t.Errorf("%s, the machines have staged %q, %v", when, records, err)
+		}
+		for _, path := range records {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: mode %v, %v", path, info.Mode(), err)
+			}
+		}
+		if got := s.read("data"); got != "precious" {
+			t.Errorf("%s, the storage has %q", when, got)
+		}
+	}
+	s.writeSpec(`
+storage:
+- {name: data, directive: "disks,16M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: disk, directive: "disks,16M", kind: block, machine: db}
+`)
+	s.apply()
+	s.write("data", "precious")
+	wantBoth("made")
+	crash()
+	d.crash()
+	wantBoth("after all were killed")
+
+	s.must("move", "data", "--to", "db", "--wait", "--timeout", "60s")
+	wantBoth("after the move")
+	s.must("move", "data", "--to", "web")
+	crash()
+	d.crash()
+	s.poll("the storage is not moved", func() bool {
+		data := s.status()["data"]
+		return data.Status == "attached" && len(data.Attachments) == 1 && data.Attachments[0].Machine == "web"
+	})
+	wantBoth("after all were killed during a move")
+
+	// A machine without the driver says so, and the storage can leave it again.
+	s.must("move", "disk", "--to", "bare")
+	s.poll("the status does not say what is missing", func() bool {
+		return strings.Contains(s.status()["disk"].Message, "node_id of machine bare is not known: run CSI driver csi.stowage.io there, and start the agent with a file that describes provider disks")
+	})
+	s.must("move", "disk", "--to", "db", "--wait", "--timeout", "60s")
+	if r := s.run("resize", "data", "32M", "--wait"); r.Code == 0 || !strings.Contains(r.All(), "provider disks cannot make storage larger") {
+		t.Errorf("growing:\n%s", r.All())
+	}
+
+	s.must("remove", "data", "disk")
+	crash()
+	d.crash()
+	s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })
+	if left := d.status(); len(left) != 0 {
+		t.Errorf("the driver has %v", left)
+	}
+	for _, p := range []*process{agents["web"], agents["db"], bare, server, d.agents["one"], d.agents["two"], d.server} {
+		p.stop()
+	}
+	s.wantNoStorageIn("web", "db", "bare")
+	d.wantNoStorageIn("one", "two")
+}

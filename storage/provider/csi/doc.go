@@ -2,7 +2,9 @@
 // Interface, without Kubernetes. It serves one machine, and calls the controller and the node
 // services of a driver that runs there. Each machine with such storage runs the driver.
 //
-// Do not use it for a driver whose controller service runs on another machine only.
+// With [Config].Environ it serves all machines: the environment's worker calls the controller service, and
+// each machine carries out attachment plans with the node service that runs there ([Plans]). The controller
+// service publishes volumes under the names that [AskMachineDrivers] gets from the node services.
 //
 // # What is made
 //
@@ -18,6 +20,10 @@
 // which the driver mounts it.
 //
 // # Identity and interrupted calls
+//
+// This is about the provider of one machine. That of the environment keeps no records: the ID of a volume is
+// the driver's, the caller keeps its context ([storage.ContextSource]), and notes before the call that a
+// volume is made. The machine records what it has staged, as below.
 //
 // The name of a volume at the driver is "stowage-" and the UUID of its owner, which must therefore
 // be in the resource tags. A record below the storage directory has the request before the driver

@@ -21,6 +21,7 @@ import (
 
 // driver is a connection to the driver. It is safe for concurrent use.
 type driver struct {
+	name    string
 	ctx     context.Context
 	timeout time.Duration
 	secrets map[string]string
@@ -40,7 +41,7 @@ type driver struct {
 // connect connects to the driver of a provider. It fails unless the driver is the configured one,
 // and ready.
 func connect(ctx context.Context, config Config) (_ *driver, err error) {
-	d := &driver{ctx: ctx, timeout: config.Timeout}
+	d := &driver{name: config.Driver, ctx: ctx, timeout: config.Timeout}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -122,6 +123,63 @@ func call[Q, R any](d *driver, method string, rpc func(context.Context, Q, ...gr
 	return response, nil
 }
 
+// createVolume makes a volume of a name, or returns the one that the same call has made before.
+func (d *driver) createVolume(name string, r request) (*csi.Volume, error) {
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	if err != nil {
+		return nil, err
+	}
+	if !can {
+		return nil, errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s makes no volumes: choose another pool", d.name))
+	}
+	request := &csi.CreateVolumeRequest{
+		Name:               name,
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: r.Bytes},
+		VolumeCapabilities: []*csi.VolumeCapability{r.capability()},
+		Parameters:         r.Parameters,
+		Secrets:            d.secrets,
+	}
+	if len(r.Topology) > 0 {
+		topology := []*csi.Topology{{Segments: r.Topology}}
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: topology, Preferred: topology}
+	}
+	made, err := call(d, "CreateVolume", d.controller.CreateVolume, request)
+	return made.GetVolume(), err
+}
+
+// maxID limits the length of the driver's ID of a volume, in bytes.
+const maxID = 1024
+
+// checkID returns an error unless the driver has given a volume an ID.
+func checkID(id string) error {
+	if id == "" || len(id) > maxID {
+		return errors.Errorf("CreateVolume: the driver gives a volume_id of %d bytes: want 1 to %d", len(id), maxID)
+	}
+	return nil
+}
+
+// deleteVolume deletes a volume. It succeeds if there is none.
+func (d *driver) deleteVolume(id string) error {
+	_, err := call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: d.secrets})
+	return ignoreGone(err)
+}
+
+// controllerPublish publishes a volume for a machine, and returns the publish_context.
+func (d *driver) controllerPublish(id, node string, r request, volumeContext map[string]string) (map[string]string, error) {
+	published, err := call(d, "ControllerPublishVolume", d.controller.ControllerPublishVolume, &csi.ControllerPublishVolumeRequest{
+		VolumeId: id, NodeId: node, VolumeCapability: r.capability(), VolumeContext: volumeContext, Secrets: d.secrets,
+	})
+	return published.GetPublishContext(), err
+}
+
+// controllerUnpublish undoes controllerPublish. It succeeds if there is nothing to undo.
+func (d *driver) controllerUnpublish(id, node string) error {
+	_, err := call(d, "ControllerUnpublishVolume", d.controller.ControllerUnpublishVolume, &csi.ControllerUnpublishVolumeRequest{
+		VolumeId: id, NodeId: node, Secrets: d.secrets,
+	})
+	return ignoreGone(err)
+}
+
 func (d *driver) askPlugin() (all []csi.PluginCapability_Service_Type, err error) {
 	r, err := call(d, "GetPluginCapabilities", d.identity.GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
 	for _, c := range r.GetCapabilities() {
@@ -170,10 +228,15 @@ func (d *driver) nodeCan(capability csi.NodeServiceCapability_RPC_Type) (bool, e
 	return slices.Contains(all, capability), err
 }
 
+// hasTopology reports whether it matters from where volumes can be used.
+func (d *driver) hasTopology() (bool, error) {
+	services, err := d.plugin()
+	return slices.Contains(services, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS), err
+}
+
 // topology returns from where the machine can use volumes; nil if that does not matter.
 func (d *driver) topology() (map[string]string, error) {
-	services, err := d.plugin()
-	if err != nil || !slices.Contains(services, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS) {
+	if has, err := d.hasTopology(); err != nil || !has {
 		return nil, err
 	}
 	info, err := d.nodeInfo()

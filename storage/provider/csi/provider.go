@@ -39,6 +39,14 @@ type Config struct {
 	// BlockOnly says that the driver makes no filesystems.
 	BlockOnly bool
 
+	// Environ says that any machine can have the volumes. The controller service is called for the
+	// environment, and the node services by the machines, as [Plans] says. It needs BlockOnly.
+	Environ bool
+
+	// Orchestrator says what the drivers of machines have said about them ([storage.MachineDrivers]).
+	// With Environ, nothing is attached without it.
+	Orchestrator storage.OrchestratorSupplier
+
 	// Timeout limits each call of the driver. 0: two minutes.
 	Timeout time.Duration
 
@@ -85,6 +93,9 @@ func (c Config) Validate() error {
 			return invalid(path.field, "%q: write an absolute path in its shortest form", path.value)
 		}
 	}
+	if c.Environ && !c.BlockOnly {
+		return invalid("BlockOnly", "false: a driver makes no filesystems that any machine can have: write true, and the machines make them")
+	}
 	if c.Timeout < 0 {
 		return invalid("Timeout", "%s: write 0 or more", c.Timeout)
 	}
@@ -124,11 +135,25 @@ type provider struct {
 
 // VolumeSource implements [storage.Provider].
 func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, error) {
+	if p.config.Environ {
+		if err := p.ValidateConfig(config); err != nil {
+			return nil, errors.Trace(err)
+		}
+		return newEnvironSource(p.config)
+	}
 	dir, err := p.dir(config)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return newVolumeSource(p.config, dir)
+}
+
+// Scope implements [storage.Provider].
+func (p *provider) Scope() storage.Scope {
+	if p.config.Environ {
+		return storage.ScopeEnviron
+	}
+	return p.Provider.Scope()
 }
 
 // FilesystemSource implements [storage.Provider].

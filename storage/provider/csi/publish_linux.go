@@ -101,26 +101,22 @@ func (v *volume) removeTarget() error {
 	return removeLeft(path)
 }
 
-func (v *volume) publishAtDriver() (*published, error) {
-	path, err := v.publishedPath()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	d, err := v.driver()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	byController, err := d.controllerCan(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
-	if err != nil {
-		return nil, mark(err)
-	}
+// publishAtController records the volume as staged, and lets the controller service publish it for this
+// machine, unless the environment's provider has. It returns the publish_context.
+func (v *volume) publishAtController(d *driver) (map[string]string, error) {
 	node := ""
-	if byController {
-		info, err := d.nodeInfo()
+	if !v.rec.Planned {
+		byController, err := d.controllerCan(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
 		if err != nil {
 			return nil, mark(err)
 		}
-		node = info.GetNodeId()
+		if byController {
+			info, err := d.nodeInfo()
+			if err != nil {
+				return nil, mark(err)
+			}
+			node = info.GetNodeId()
+		}
 	}
 	if v.rec.NodeID != "" && v.rec.NodeID != node {
 		// The controller service has published it for the machine under another name.
@@ -135,15 +131,25 @@ func (v *volume) publishAtDriver() (*published, error) {
 		}
 	}
 	crash.At("noted as staged")
-	var context map[string]string
-	if node != "" {
-		r, err := call(d, "ControllerPublishVolume", d.controller.ControllerPublishVolume, &csi.ControllerPublishVolumeRequest{
-			VolumeId: v.rec.VolumeID, NodeId: node, VolumeCapability: v.capability(), VolumeContext: v.rec.Context, Secrets: d.secrets,
-		})
-		if err != nil {
-			return nil, mark(err)
-		}
-		context = r.GetPublishContext()
+	if node == "" {
+		return v.rec.PublishContext, nil
+	}
+	context, err := d.controllerPublish(v.rec.VolumeID, node, v.rec.Request, v.rec.Context)
+	return context, mark(err)
+}
+
+func (v *volume) publishAtDriver() (*published, error) {
+	path, err := v.publishedPath()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	d, err := v.driver()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	context, err := v.publishAtController(d)
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
 	staging, err := v.usedStaging(d)
 	if err != nil {
@@ -157,7 +163,7 @@ func (v *volume) publishAtDriver() (*published, error) {
 			return nil, errors.Trace(err)
 		}
 		_, err := call(d, "NodeStageVolume", d.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
-			VolumeId: v.rec.VolumeID, PublishContext: context, StagingTargetPath: staging, VolumeCapability: v.capability(),
+			VolumeId: v.rec.VolumeID, PublishContext: context, StagingTargetPath: staging, VolumeCapability: v.rec.Request.capability(),
 			VolumeContext: v.rec.Context, Secrets: d.secrets,
 		})
 		if err != nil {
@@ -166,7 +172,7 @@ func (v *volume) publishAtDriver() (*published, error) {
 		crash.At("staged")
 	}
 	_, err = call(d, "NodePublishVolume", d.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
-		VolumeId: v.rec.VolumeID, PublishContext: context, StagingTargetPath: staging, TargetPath: path, VolumeCapability: v.capability(),
+		VolumeId: v.rec.VolumeID, PublishContext: context, StagingTargetPath: staging, TargetPath: path, VolumeCapability: v.rec.Request.capability(),
 		VolumeContext: v.rec.Context, Secrets: d.secrets,
 	})
 	if err != nil {
@@ -221,10 +227,7 @@ func (v *volume) unpublish() error {
 		crash.At("unstaged")
 	}
 	if v.rec.NodeID != "" {
-		_, err := call(d, "ControllerUnpublishVolume", d.controller.ControllerUnpublishVolume, &csi.ControllerUnpublishVolumeRequest{
-			VolumeId: v.rec.VolumeID, NodeId: v.rec.NodeID, Secrets: d.secrets,
-		})
-		if err := ignoreGone(err); err != nil {
+		if err := d.controllerUnpublish(v.rec.VolumeID, v.rec.NodeID); err != nil {
 			return mark(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
@@ -25,6 +26,11 @@ type record struct {
 	Staged bool   `json:"staged,omitempty"`
 	NodeID string `json:"node-id,omitempty"`
 
+	// Planned says that the environment's provider has made the volume, and published it for this
+	// machine with PublishContext.
+	Planned        bool              `json:"planned,omitempty"`
+	PublishContext map[string]string `json:"publish-context,omitempty"`
+
 	// ExpandNode says that the node service still has to be told that the volume has grown.
 	ExpandNode bool `json:"expand-node,omitempty"`
 
@@ -46,6 +52,17 @@ type request struct {
 	Topology map[string]string `json:"topology,omitempty"`
 }
 
+// capability returns how the volume is used.
+func (r request) capability() *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	if r.Block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: r.Filesystem, MountFlags: r.Flags}}
+	}
+	return c
+}
+
 // shown identifies a mounted filesystem, in one boot.
 type shown struct {
 	Major  int    `json:"major"`
@@ -56,6 +73,12 @@ type shown struct {
 
 // Validate reports an error unless a call of this provider can have written the record.
 func (r *record) Validate() error {
+	if r.Planned {
+		if r.VolumeID == "" || !r.Request.Block || r.Phase != object.PhaseReady {
+			return errors.New("it is not that of a block volume of the driver's")
+		}
+		return nil
+	}
 	if err := object.CheckObject(r.Size, r.Phase); err != nil {
 		return errors.Trace(err)
 	}

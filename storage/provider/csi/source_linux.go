@@ -181,7 +181,7 @@ func (s *volumeSource) AttachVolumes(ctx envcontext.ProviderCallContext, params 
 
 func (c *bulk) attachVolume(p storage.VolumeAttachmentParams) (info storage.VolumeAttachmentInfo, err error) {
 	if p.ReadOnly {
-		return info, errors.NewNotSupported(nil, "a CSI driver does not keep a block device from being written: attach it for reading and writing")
+		return info, errNotReadOnly()
 	}
 	err = c.withMade(p.VolumeId, func(v *volume) error {
 		found, err := v.publish()
@@ -192,6 +192,10 @@ func (c *bulk) attachVolume(p storage.VolumeAttachmentParams) (info storage.Volu
 		return errors.Trace(err)
 	})
 	return info, errors.Trace(err)
+}
+
+func errNotReadOnly() error {
+	return errors.NewNotSupported(nil, "a CSI driver does not keep a block device from being written: attach it for reading and writing")
 }
 
 // describeDevice says how to find the block device with a number.

@@ -32,18 +32,27 @@ func begin(ctx context.Context, config Config, dir string) (*bulk, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	connect, disconnect := connecting(ctx, config)
+	return &bulk{MountCall: c, config: config, dir: dir, driver: connect, end: func() {
+		disconnect()
+		c.End()
+	}}, nil
+}
+
+// connecting returns a function that connects to the driver when it is first called, and one that
+// disconnects from it.
+func connecting(ctx context.Context, config Config) (driverOf func() (*driver, error), disconnect func()) {
 	var connected *driver
-	connect := sync.OnceValues(func() (*driver, error) {
+	driverOf = sync.OnceValues(func() (*driver, error) {
 		var err error
 		connected, err = connect(ctx, config)
 		return connected, err
 	})
-	return &bulk{MountCall: c, config: config, dir: dir, driver: connect, end: func() {
+	return driverOf, func() {
 		if connected != nil {
 			connected.close()
 		}
-		c.End()
-	}}, nil
+	}
 }
 
 // End ends the bulk call.
@@ -202,19 +211,6 @@ func (c *bulk) topology() (map[string]string, error) {
 	return nil, storage.NothingMade(storage.Transient(errors.New(err.Error())))
 }
 
-// capability returns how the volume is used.
-func (v *volume) capability() *csi.VolumeCapability {
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
-	if v.rec.Request.Block {
-		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
-	} else {
-		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
-			FsType: v.rec.Request.Filesystem, MountFlags: v.rec.Request.Flags,
-		}}
-	}
-	return c
-}
-
 // make lets the driver make the volume that was recorded. If no earlier call can have made it, and
 // this one has not, make removes the record.
 func (v *volume) make(first bool) error {
@@ -241,36 +237,14 @@ func (v *volume) createAtDriver() (*csi.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
-	if err != nil {
-		return nil, err
-	}
-	if !can {
-		return nil, errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s makes no volumes: choose another pool", v.config.Driver))
-	}
-	request := &csi.CreateVolumeRequest{
-		Name:               v.rec.Name,
-		CapacityRange:      &csi.CapacityRange{RequiredBytes: v.rec.Request.Bytes},
-		VolumeCapabilities: []*csi.VolumeCapability{v.capability()},
-		Parameters:         v.rec.Request.Parameters,
-		Secrets:            d.secrets,
-	}
-	if here := v.rec.Request.Topology; len(here) > 0 {
-		topology := []*csi.Topology{{Segments: here}}
-		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: topology, Preferred: topology}
-	}
-	made, err := call(d, "CreateVolume", d.controller.CreateVolume, request)
-	return made.GetVolume(), err
+	return d.createVolume(v.rec.Name, v.rec.Request)
 }
-
-// maxID limits the length of the driver's ID of a volume, in bytes.
-const maxID = 1024
 
 // keep records the volume that the driver has made.
 func (v *volume) keep(made *csi.Volume) error {
 	id := made.GetVolumeId()
-	if id == "" || len(id) > maxID {
-		return errors.Errorf("CreateVolume: the driver gives a volume_id of %d bytes: want 1 to %d", len(id), maxID)
+	if err := checkID(id); err != nil {
+		return err
 	}
 	crash.At("volume made")
 	v.rec.VolumeID, v.rec.Context = id, made.GetVolumeContext()
@@ -313,8 +287,7 @@ func (v *volume) destroy() error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	_, err = call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: v.rec.VolumeID, Secrets: d.secrets})
-	if err := ignoreGone(err); err != nil {
+	if err := d.deleteVolume(v.rec.VolumeID); err != nil {
 		return mark(err)
 	}
 	crash.At("volume deleted")
@@ -349,7 +322,7 @@ func (v *volume) expandAtController(size uint64) error {
 	case byController:
 		r, err := call(d, "ControllerExpandVolume", d.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
 			VolumeId: v.rec.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)},
-			VolumeCapability: v.capability(), Secrets: d.secrets,
+			VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
 		})
 		if err != nil {
 			return mark(err)
@@ -386,7 +359,7 @@ func (v *volume) expandOnNode() error {
 	}
 	request := &csi.NodeExpandVolumeRequest{
 		VolumeId: v.rec.VolumeID, VolumePath: at, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(v.rec.Size)},
-		VolumeCapability: v.capability(), Secrets: d.secrets,
+		VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
 	}
 	if request.StagingTargetPath, err = v.usedStaging(d); err != nil {
 		return mark(err)

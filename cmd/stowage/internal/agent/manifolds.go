@@ -4,8 +4,8 @@ import (
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
 
+	"github.com/stowage-io/stowage/cmd/stowage/internal/plugins"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
-	"github.com/stowage-io/stowage/storage/provider/program"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -23,6 +23,7 @@ const (
 	stateCopies        = "state-copies"
 	trashCollector     = "trash"
 	eventCollector     = "events"
+	driverReporter     = "drivers"
 	csiServer          = "csi"
 	dockerPlugin       = "docker-plugin"
 	snapshotter        = "snapshots"
@@ -32,19 +33,22 @@ const (
 // state, which outlives them all, so the accessors are always available.
 func (a *Agent) manifolds() dependency.Manifolds {
 	manifolds := dependency.Manifolds{
-		diskManager:      process.Start(a.startDiskManager),
-		controlSocket:    process.Start(func() (worker.Worker, error) { return a.StartControl(a.config.SocketPath, a.Backend) }),
-		memoryScavenger:  process.Start(func() (worker.Worker, error) { return a.StartScavenger(a.state) }),
-		stateCopies:      process.Start(func() (worker.Worker, error) { return a.StartCopier(a.store, a.dir) }),
-		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
-		eventCollector:   process.Start(func() (worker.Worker, error) { return a.StartEventRemover(a.state) }),
-		snapshotter:      process.Start(a.Backend.StartSnapshotter),
+		diskManager:     process.Start(a.startDiskManager),
+		controlSocket:   process.Start(func() (worker.Worker, error) { return a.StartControl(a.config.SocketPath, a.Backend) }),
+		memoryScavenger: process.Start(func() (worker.Worker, error) { return a.StartScavenger(a.state) }),
+		stateCopies:     process.Start(func() (worker.Worker, error) { return a.StartCopier(a.store, a.dir) }),
+		trashCollector:  process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
+		eventCollector:  process.Start(func() (worker.Worker, error) { return a.StartEventRemover(a.state) }),
+		snapshotter:     process.Start(a.Backend.StartSnapshotter),
+		driverReporter: process.Start(func() (worker.Worker, error) {
+			return plugins.StartDriverReporter(a.config.Registry, a.config.Clock, a.config.Logger.Warningf, a.state.DriversForMachine(machine).SetMachineDrivers), nil
+		}),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
 			StorageDir:     a.dir.Storage(),
-			Plans:          program.Plans(a.config.Registry),
+			Plans:          plugins.Plans(a.config.Registry, a.dir.Storage()),
 			Mounts:         mounts.Watch,
 		}),
 	}

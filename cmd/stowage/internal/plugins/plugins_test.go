@@ -81,7 +81,7 @@ func TestFileErrors(t *testing.T) {
 		"unknown field":      {"name: a\ntype: program\npaht: /x\n", `opening provider "a" with FILE: line 3: unknown field "paht": the fields are name, type, path, delete`},
 		"wrong value":        {"name: a\ntype: program\ndelete: maybe\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`maybe` into bool"},
 		"no program":         {"{name: a, type: program}", `opening provider "a" with FILE: provider a: program "": the path is not absolute`},
-		"csi, unknown field": {"name: a\ntype: csi\nsokcet: /x\n", `opening provider "a" with FILE: line 3: unknown field "sokcet": the fields are name, type, driver, socket, node-socket, secrets, block-only, timeout, at-once`},
+		"csi, unknown field": {"name: a\ntype: csi\nsokcet: /x\n", `opening provider "a" with FILE: line 3: unknown field "sokcet": the fields are name, type, driver, socket, node-socket, secrets, scope, block-only, timeout, at-once`},
 		"csi, no driver":     {"name: a\ntype: csi\nsocket: /x\n", `opening provider "a" with FILE: driver: "": write the name that the driver gives itself, such as hostpath.csi.k8s.io`},
 		"csi, bad socket":    {"name: a\ntype: csi\ndriver: d.example.com\nsocket: ../x\n", `opening provider "a" with FILE: line 4: socket: "../x": write an absolute path in its shortest form`},
 		"csi, bad timeout":   {"name: a\ntype: csi\ntimeout: soon\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`soon` into time.Duration"},

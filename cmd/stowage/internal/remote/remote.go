@@ -25,11 +25,11 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/csi"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/plugins"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/process"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/space"
 	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/storage/provider"
-	"github.com/stowage-io/stowage/storage/provider/program"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -226,6 +226,7 @@ const (
 	trashCollector     = "trash"
 	taskExecutor       = "tasks"
 	spaceReporter      = "space"
+	driverReporter     = "drivers"
 	csiServer          = "csi"
 )
 
@@ -238,15 +239,18 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		diskManager: process.Start(func() (worker.Worker, error) {
 			return diskmanager.New(diskmanager.Config{Publisher: a.client.Accessors(), Clock: a.config.Clock})
 		}),
-		trashCollector:   process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
-		taskExecutor:     process.Start(a.startTasks),
-		spaceReporter:    process.Start(a.startSpaceReporter),
+		trashCollector: process.Start(func() (worker.Worker, error) { return a.StartTrashPurger(a.dir) }),
+		taskExecutor:   process.Start(a.startTasks),
+		spaceReporter:  process.Start(a.startSpaceReporter),
+		driverReporter: process.Start(func() (worker.Worker, error) {
+			return plugins.StartDriverReporter(a.config.Registry, a.config.Clock, a.config.Logger.Warningf, a.client.SetMachineDrivers), nil
+		}),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.client.Accessors()),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.Provisioner(machineAccessors, a.machine.String()),
 			Machine:        a.machine,
 			StorageDir:     a.dir.Storage(),
-			Plans:          program.Plans(a.config.Registry),
+			Plans:          plugins.Plans(a.config.Registry, a.dir.Storage()),
 			Mounts:         mounts.Watch,
 		}),
 	}

@@ -1,0 +1,326 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"google.golang.org/grpc/codes"
+
+	"github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+var _ storage.ContextSource = (*environSource)(nil)
+
+// environSource is the source of volumes that any machine can have. It keeps no records: the ID of a volume
+// is the driver's, and the caller records its context. The caller notes that a volume is made before it calls,
+// and repeats the call with the same parameters.
+type environSource struct {
+	config Config
+
+	mu sync.Mutex
+	// contexts are those of volumes that were created, until the caller asks for them.
+	contexts map[string]map[string]string
+}
+
+func newEnvironSource(config Config) (storage.VolumeSource, error) {
+	config.NodeSocket = config.Socket // the node services are elsewhere
+	return &environSource{config: config, contexts: make(map[string]map[string]string)}, nil
+}
+
+// controllerCall is one bulk call of the controller service.
+type controllerCall struct {
+	ctx    context.Context
+	config Config
+	driver func() (*driver, error)
+	end    func()
+}
+
+// End ends the bulk call.
+func (c *controllerCall) End() { c.end() }
+
+func (s *environSource) begin(ctx context.Context) (*controllerCall, error) {
+	connect, disconnect := connecting(ctx, s.config)
+	return &controllerCall{ctx, s.config, connect, disconnect}, nil
+}
+
+// MaxConcurrentCalls implements [storage.ConcurrentSource].
+func (s *environSource) MaxConcurrentCalls() int { return s.config.AtOnce }
+
+// ValidateVolumeParams implements [storage.VolumeSource].
+func (s *environSource) ValidateVolumeParams(p storage.VolumeParams) error {
+	return (&volumeSource{source{config: s.config}}).ValidateVolumeParams(p)
+}
+
+// CreateVolumes implements [storage.VolumeSource].
+func (s *environSource) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	creating := object.Bulk[storage.VolumeParams]{
+		Verb: "creating", Objects: "volumes", Key: volumeKey, AtOnce: s.config.AtOnce,
+		Name: func(p storage.VolumeParams) string { return "volume " + p.Tag.Id() },
+	}
+	return object.Do(ctx, creating, s.begin, params, (*controllerCall).create,
+		func(p storage.VolumeParams, v *csi.Volume, err error) storage.CreateVolumesResult {
+			if err != nil {
+				return storage.CreateVolumesResult{Error: err}
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.contexts[v.GetVolumeId()] = v.GetVolumeContext()
+			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: storage.VolumeInfo{
+				VolumeId: v.GetVolumeId(), Size: uint64(v.GetCapacityBytes()) >> 20, Persistent: true,
+			}}}
+		})
+}
+
+// create returns a volume for a tag: a new one, or what an earlier call has made.
+func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) {
+	size, err := object.SizeInBytes(p.Size)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	parsed, err := c.config.parse(p.Attributes)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	d, err := c.driver()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	r := request{Bytes: int64(size), Block: true, Parameters: parsed.parameters}
+	if p.Attachment != nil {
+		hasTopology, err := d.hasTopology()
+		if err != nil {
+			return nil, mark(err)
+		}
+		if hasTopology {
+			on, err := c.machine(p.Attachment.Machine)
+			if err != nil {
+				return nil, c.waitForMachine(err, p.Attachment.Machine)
+			}
+			r.Topology = on.Topology
+		}
+	}
+	made, err := d.createVolume("stowage-"+storage.OwnerOf(p.ResourceTags).EntityUUID, r)
+	if err != nil {
+		return nil, ofCreation(err)
+	}
+	if err := checkID(made.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if made.GetCapacityBytes() == 0 { // the driver does not know it
+		made.CapacityBytes = r.Bytes
+	}
+	if capacity := made.GetCapacityBytes(); capacity < r.Bytes {
+		if err := d.deleteVolume(made.GetVolumeId()); err != nil {
+			return nil, storage.InProgress(errors.Annotatef(err, "removing a volume that is too small"))
+		}
+		return nil, storage.NothingMade(storage.Permanent(errors.Errorf(
+			"CreateVolume: the driver made %d bytes, and %d were requested: choose another size or pool", capacity, r.Bytes)))
+	}
+	return made, nil
+}
+
+// ofCreation marks the error of a creation. If the driver has refused it, there is no volume of that name;
+// if it says that there is one with other parameters, that may be ours.
+func ofCreation(err error) error {
+	var failed *callError
+	refused := errors.As(err, &failed) && failed.method == "CreateVolume" && failed.code != codes.AlreadyExists
+	if outcome := outcomeOf(err); refused && (outcome == final || outcome == ended) {
+		return storage.NothingMade(mark(err))
+	}
+	return mark(err)
+}
+
+// machine returns what the driver there says about a machine.
+func (c *controllerCall) machine(tag names.Tag) (machine.Driver, error) {
+	at, ok := tag.(names.MachineTag)
+	if !ok {
+		return machine.Driver{}, errors.NotSupportedf("volumes of a CSI driver on %v", tag)
+	}
+	if c.config.Orchestrator == nil {
+		return machine.Driver{}, errors.NotSupportedf("volumes of a CSI driver without an orchestrator")
+	}
+	orchestrator, err := c.config.Orchestrator.Orchestrator(c.ctx)
+	if err != nil {
+		return machine.Driver{}, storage.Transient(err)
+	}
+	drivers, ok := orchestrator.(storage.MachineDrivers)
+	if !ok {
+		return machine.Driver{}, errors.NotSupportedf("volumes of a CSI driver with orchestrator %s", orchestrator.Name())
+	}
+	found, err := drivers.MachineDriver(at, c.config.Name)
+	return found, errors.Trace(err)
+}
+
+// waitForMachine makes the error of machine wait if the driver has said nothing about the machine yet.
+func (c *controllerCall) waitForMachine(err error, tag names.Tag) error {
+	if !errors.Is(err, errors.NotFound) {
+		return err
+	}
+	return storage.Transient(errors.New(fmt.Sprintf(
+		"node_id of machine %s is not known: run CSI driver %s there, and start the agent with a file that describes provider %s",
+		c.nameOf(tag), c.config.Driver, c.config.Name)))
+}
+
+// nameOf returns the name of a machine, or its number.
+func (c *controllerCall) nameOf(tag names.Tag) string {
+	at, _ := tag.(names.MachineTag)
+	if orchestrator, err := c.config.Orchestrator.Orchestrator(c.ctx); err == nil {
+		if node, err := orchestrator.NodeOf(c.ctx, at); err == nil {
+			return node.Name
+		}
+	}
+	return tag.Id()
+}
+
+// ListVolumes implements [storage.VolumeSource]. It is not supported: a driver does not say whose its
+// volumes are.
+func (s *environSource) ListVolumes(envcontext.ProviderCallContext) ([]string, error) {
+	return nil, errors.NotSupportedf("listing the volumes of CSI driver %s", s.config.Driver)
+}
+
+// DescribeVolumes implements [storage.VolumeSource]. It is not supported.
+func (s *environSource) DescribeVolumes(_ envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
+	results := make([]storage.DescribeVolumesResult, len(ids))
+	for i, id := range ids {
+		results[i].Error = errors.NotSupportedf("describing volume %s of CSI driver %s", id, s.config.Driver)
+	}
+	return results, nil
+}
+
+// DestroyVolumes implements [storage.VolumeSource].
+func (s *environSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	destroying := object.Bulk[string]{Verb: "destroying", Objects: "volumes", Name: object.ByID, Key: object.ByID, AtOnce: s.config.AtOnce}
+	return object.DoEach(ctx, destroying, s.begin, ids, func(c *controllerCall, id string) error {
+		d, err := c.driver()
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return mark(d.deleteVolume(id))
+	})
+}
+
+// ReleaseVolumes implements [storage.VolumeSource]. It is not supported.
+func (s *environSource) ReleaseVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return (&source{config: s.config}).refuseRelease(ids), nil
+}
+
+// VolumeContext implements [storage.ContextSource].
+func (s *environSource) VolumeContext(id string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.contexts[id]
+	delete(s.contexts, id)
+	return found
+}
+
+// AttachVolumes implements [storage.VolumeSource]. It is not supported: see AttachVolumesIn.
+func (s *environSource) AttachVolumes(_ envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	results := make([]storage.AttachVolumesResult, len(params))
+	for i, p := range params {
+		results[i].Error = errors.NotSupportedf("attaching volume %s without its context", p.Volume.Id())
+	}
+	return results, nil
+}
+
+// inContext is a volume to attach, with its context.
+type inContext struct {
+	storage.VolumeAttachmentParams
+	context map[string]string
+}
+
+// AttachVolumesIn implements [storage.ContextSource]. The results have a plan, which the machine carries out.
+func (s *environSource) AttachVolumesIn(
+	ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams, contexts []map[string]string,
+) ([]storage.AttachVolumesResult, error) {
+	items := make([]inContext, len(params))
+	for i, p := range params {
+		items[i] = inContext{p, contexts[i]}
+	}
+	attaching := object.Bulk[inContext]{
+		Verb: "attaching", Objects: "volumes", AtOnce: s.config.AtOnce,
+		Name: func(p inContext) string { return attachedName(p.VolumeAttachmentParams) },
+		Key:  func(p inContext) string { return attachedKey(p.VolumeAttachmentParams) },
+	}
+	return object.Do(ctx, attaching, s.begin, items, (*controllerCall).attach,
+		func(p inContext, plan *storage.VolumeAttachmentPlanInfo, err error) storage.AttachVolumesResult {
+			if err != nil {
+				return storage.AttachVolumesResult{Error: err}
+			}
+			return storage.AttachVolumesResult{VolumeAttachment: &storage.VolumeAttachment{
+				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: storage.VolumeAttachmentInfo{PlanInfo: plan},
+			}}
+		})
+}
+
+// attach publishes a volume for a machine, if the controller service has to, and returns what the machine
+// has to do.
+func (c *controllerCall) attach(p inContext) (*storage.VolumeAttachmentPlanInfo, error) {
+	if p.ReadOnly {
+		return nil, errNotReadOnly()
+	}
+	on, err := c.machine(p.Machine)
+	if err != nil {
+		return nil, c.waitForMachine(err, p.Machine)
+	}
+	d, err := c.driver()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	byController, err := d.controllerCan(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	if err != nil {
+		return nil, mark(err)
+	}
+	var publishContext map[string]string
+	if byController {
+		publishContext, err = d.controllerPublish(p.VolumeId, on.NodeID, request{Block: true}, p.context)
+		if err != nil {
+			return nil, mark(err)
+		}
+	}
+	attributes := map[string]string{providerAttribute: string(c.config.Name), volumeAttribute: p.VolumeId}
+	for name, context := range map[string]map[string]string{volumeContextAttribute: p.context, publishContextAttribute: publishContext} {
+		if len(context) == 0 {
+			continue
+		}
+		text, err := json.Marshal(context)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		attributes[name] = string(text)
+	}
+	return &storage.VolumeAttachmentPlanInfo{DeviceType: DeviceType, DeviceAttributes: attributes}, nil
+}
+
+// DetachVolumes implements [storage.VolumeSource].
+func (s *environSource) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
+	detaching := object.Bulk[storage.VolumeAttachmentParams]{
+		Verb: "detaching", Objects: "volumes", Name: attachedName, Key: attachedKey, AtOnce: s.config.AtOnce,
+	}
+	return object.DoEach(ctx, detaching, s.begin, params, (*controllerCall).detach)
+}
+
+func (c *controllerCall) detach(p storage.VolumeAttachmentParams) error {
+	on, err := c.machine(p.Machine)
+	if errors.Is(err, errors.NotFound) {
+		return nil // nothing was ever published for it
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	d, err := c.driver()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	byController, err := d.controllerCan(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	if err != nil || !byController {
+		return mark(err)
+	}
+	return mark(d.controllerUnpublish(p.VolumeId, on.NodeID))
+}

@@ -43,14 +43,14 @@ const olderUUID = "7a3c21f4-5c1e-4f0a-9a51-0c8f3a2b6d10"
 // records of this one, as long as nothing is labelled or claimed.
 func olderStore(t *testing.T, schema int) kv.Store {
 	t.Helper()
-	if schema == 6 {
+	if schema == 6 || schema == 9 {
 		store := olderStore(t, 5)
 		st, err := state.Open(state.Config{Store: store, Clock: testclock.NewClock(start), Registry: commonRegistry()})
 		if err == nil {
 			err = st.Close()
 		}
 		if err == nil {
-			err = store.Update(t.Context(), func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":6}`)) })
+			err = store.Update(t.Context(), func(tx kv.Tx) error { return tx.Put("schema", fmt.Appendf(nil, `{"version":%d}`, schema)) })
 		}
 		if err != nil {
 			t.Fatal(err)

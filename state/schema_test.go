@@ -90,7 +90,7 @@ func wantSchema(w *world, want int) {
 // A state that no other process has gets the schema of this version, and one of a later schema is
 // refused, alone and beside other processes.
 func TestOpenRaisesSchema(t *testing.T) {
-	for _, schema := range []int{6, 7, 8} {
+	for _, schema := range []int{6, 7, 8, 9} {
 		wantSchema(olderWorld(t, schema), state.SchemaVersion)
 	}
 	for _, keep := range []bool{false, true} {

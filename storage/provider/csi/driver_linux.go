@@ -158,7 +158,7 @@ func checkID(id string) error {
 	return nil
 }
 
-// deleteVolume deletes a volume. It succeeds if there is none.
+// deleteVolume deletes a volume. It succeeds if it does not exist.
 func (d *driver) deleteVolume(id string) error {
 	_, err := call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: d.secrets})
 	return ignoreGone(err)

@@ -75,7 +75,7 @@ func (p *provider) detachPlanned(ctx context.Context, dir string, attributes map
 	return errors.Annotatef(err, "detaching volume %s", id)
 }
 
-// onPlanned calls do with a volume of the driver's ID. The record is empty if there is none.
+// onPlanned calls do with a volume of the driver's ID. The record is empty if the volume has none.
 func (p *provider) onPlanned(ctx context.Context, dir, volumeID string, do func(*volume) error) error {
 	if err := checkID(volumeID); err != nil {
 		return errors.NewNotValid(err, "attribute volume-id of the plan")

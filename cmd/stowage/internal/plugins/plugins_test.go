@@ -41,6 +41,7 @@ func TestFilesOfADirectory(t *testing.T) {
 	write(t, dir, "jiva.yaml", "name: openebs.io/jiva\ntype: program\npath: "+program+"\ndelete: false\n", 0o600)
 	write(t, dir, "disks.yaml", "{name: disks, type: program, path: "+program+"}", 0o644)
 	write(t, dir, "csi.yaml", "{name: d.example.com, type: csi, driver: d.example.com, socket: /run/d/csi.sock, timeout: 90s, block-only: true}", 0o644)
+	write(t, dir, "shared.yaml", "{name: e.example.com, type: csi, driver: e.example.com, socket: /run/e/csi.sock, scope: environment, block-only: true}", 0o644)
 	write(t, dir, "disks.yaml~", "not for us", 0o600)
 	r := newRegistry(t)
 	if err := r.AddDir(dir); err != nil {
@@ -51,12 +52,16 @@ func TestFilesOfADirectory(t *testing.T) {
 	}
 	types, err := r.StorageProviderTypes()
 	slices.Sort(types)
-	if want := []storage.ProviderType{"d.example.com", "disks", "loop", "more", "openebs.io/jiva", "rootfs", "tmpfs"}; err != nil || !slices.Equal(types, want) {
+	if want := []storage.ProviderType{"d.example.com", "disks", "e.example.com", "loop", "more", "openebs.io/jiva", "rootfs", "tmpfs"}; err != nil || !slices.Equal(types, want) {
 		t.Errorf("providers %q, %v; want %q", types, err, want)
 	}
 	driver, err := r.StorageProvider("d.example.com")
 	if err != nil || driver.Scope() != storage.ScopeMachine || !driver.Supports(storage.StorageKindBlock) || driver.Supports(storage.StorageKindFilesystem) {
 		t.Errorf("provider of a driver: %v, %v", driver, err)
+	}
+	shared, err := r.StorageProvider("e.example.com")
+	if err != nil || shared.Scope() != storage.ScopeEnviron {
+		t.Errorf("provider of a driver with the scope environment: %v, %v", shared, err)
 	}
 	for name, deletes := range map[storage.ProviderType]bool{"openebs.io/jiva": false, "disks": true, "more": true, "loop": true} {
 		p, err := r.StorageProvider(name)
@@ -84,6 +89,8 @@ func TestFileErrors(t *testing.T) {
 		"csi, unknown field": {"name: a\ntype: csi\nsokcet: /x\n", `opening provider "a" with FILE: line 3: unknown field "sokcet": the fields are name, type, driver, socket, node-socket, secrets, scope, block-only, timeout, at-once`},
 		"csi, no driver":     {"name: a\ntype: csi\nsocket: /x\n", `opening provider "a" with FILE: driver: "": write the name that the driver gives itself, such as hostpath.csi.k8s.io`},
 		"csi, bad socket":    {"name: a\ntype: csi\ndriver: d.example.com\nsocket: ../x\n", `opening provider "a" with FILE: line 4: socket: "../x": write an absolute path in its shortest form`},
+		"csi, bad scope":     {"name: a\ntype: csi\nscope: all\n", `opening provider "a" with FILE: line 3: scope: "all": write machine or environment`},
+		"csi, filesystems":   {"name: a\ntype: csi\ndriver: d.example.com\nsocket: /x\nscope: environment\n", `opening provider "a" with FILE: block-only: false: a driver makes no filesystems that any machine can have: write true, and the machines make them`},
 		"csi, bad timeout":   {"name: a\ntype: csi\ntimeout: soon\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`soon` into time.Duration"},
 		"two documents":      {"name: a\n---\nname: b\n", "a second document: write a file for each provider"},
 		"too large":          {"name: a\n#" + strings.Repeat("x", 1<<16), "the file is larger than 64 KiB"},

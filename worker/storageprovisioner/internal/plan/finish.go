@@ -28,6 +28,8 @@ type Result struct {
 	Deferred bool
 	// ID is the provider's ID of what was created.
 	ID string
+	// Context is what the source needs to attach what was created, beside its ID.
+	Context map[string]string
 	// Info is what the state must record about what was created or attached.
 	Info any
 	// Size is the size of what was created or has grown, in MiB.
@@ -183,7 +185,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 		c.attachmentChanged(e)
 	}
 	if e.op == Create {
-		e.id = r.ID
+		e.id, e.common.context = r.ID, r.Context
 		c.unhold(e)
 	}
 	switch {

@@ -19,6 +19,8 @@ type Item struct {
 	// ID is the provider's ID of the volume or filesystem; empty for one that is to be
 	// created.
 	ID string
+	// Context is what the source needs to attach the volume, beside the ID.
+	Context map[string]string
 	// Instance is the machine's instance ID, if a machine takes part.
 	Instance string
 	// Release says that the removal is a release.
@@ -207,6 +209,9 @@ func (c *Core) start(e *entity) Item {
 		item.Owner = e.work.owner
 	}
 	item.Noted = !c.options.Attempts || e.made == recorded || !e.makes() || item.Repeat
+	if e.op == Attach {
+		item.Context = e.storage.common.context
+	}
 	if e.host != nil {
 		item.Instance = e.host.instance
 	}

@@ -39,6 +39,8 @@ type Fact struct {
 	// Size is the size of a recorded volume or filesystem, and Wanted its wanted size, in MiB;
 	// Wanted is zero if the state does not say.
 	Size, Wanted uint64
+	// Context is what the source of a recorded volume needs to attach it, beside its ID.
+	Context map[string]string
 	// Args are the provider's arguments for the next operation, without ID and Instance, which
 	// are added when the operation starts. They are nil for an entity that lacks the
 	// parameters to be created or attached, which is left as it is.
@@ -240,6 +242,9 @@ func (c *Core) learn(e *entity, f *Fact) {
 	}
 	if !e.kind.Attachment() {
 		e.common.size, e.common.wanted = f.Size, f.Wanted
+		if f.Recorded {
+			e.common.context = f.Context
+		}
 		if f.Host != "" {
 			c.setHost(e, f.Host)
 		}

@@ -33,6 +33,9 @@ func (r volumeReader) infos(facts []*plan.Fact) error {
 	if err != nil {
 		return err
 	}
+	if err := r.contexts(facts); err != nil {
+		return err
+	}
 	return r.growths(facts, results)
 }
 
@@ -174,36 +177,25 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = volumeAttaching{AttachmentParams: attachment}
+		f.Args = attachment
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return r.contexts(facts)
+	return err
 }
 
-// volumeAttaching holds the parameters for attaching a volume, and the context that its source needs.
-type volumeAttaching struct {
-	storage.AttachmentParams
-	context map[string]string
-}
-
-// contexts adds the contexts of volumes to the parameters for attaching them.
+// contexts completes the facts of recorded volumes with their contexts.
 func (r volumeReader) contexts(facts []*plan.Fact) error {
 	accessor, ok := r.state.Volumes.(volumeContexts)
 	if _, machine := r.config.Scope.(names.MachineTag); machine || !ok {
 		return nil
 	}
-	attaching := selectFacts(facts, func(f *plan.Fact) bool { return f.Args != nil })
-	results, err := CallAccessor(r.state.Guard, "reading the contexts of volumes", accessor.VolumeContexts, volumeTags(attaching))
-	complete(attaching, results, func(f *plan.Fact, result params.VolumeContextResult) error {
+	recorded := selectFacts(facts, func(f *plan.Fact) bool { return f.Recorded })
+	results, err := CallAccessor(r.state.Guard, "reading the contexts of volumes", accessor.VolumeContexts, volumeTags(recorded))
+	complete(recorded, results, func(f *plan.Fact, result params.VolumeContextResult) error {
 		if result.Error != nil {
-			return paramsError(f, result.Error)
+			return result.Error
 		}
-		args := f.Args.(volumeAttaching)
-		args.context = result.Result.Context
-		f.Args = args
+		f.Context = result.Result.Context
 		return checkSubject(f, result.Result.VolumeTag, "")
 	})
 	return err

@@ -84,7 +84,7 @@ func (o volumeOperations) createWith(
 				return unknownResult(err)
 			}
 			if len(context) > 0 {
-				result.Info = volumeInContext{wire, context}
+				result.Info, result.Context = volumeInContext{wire, context}, context
 			}
 			if a := r.VolumeAttachment; a != nil {
 				machine := a.Machine
@@ -107,19 +107,14 @@ func (o volumeOperations) createWith(
 }
 
 func (o volumeOperations) attach(call Call, items []plan.Item) []plan.Result {
-	return callSource(call, items, arguments(items, volumeAttachment),
-		func(args []contextAttachment) ([]storage.AttachVolumesResult, error) {
-			all, contexts := make([]storage.VolumeAttachmentParams, len(args)), make([]map[string]string, len(args))
-			for i, a := range args {
-				all[i], contexts[i] = a.VolumeAttachmentParams, a.context
-			}
+	return callSource(call, items, arguments(items, volumeAttachmentParams),
+		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 			if source, ok := o.source.(storage.ContextSource); ok {
-				return source.AttachVolumesIn(call.Ctx, all, contexts)
+				return source.AttachVolumesIn(call.Ctx, args, arguments(items, func(item *plan.Item) map[string]string { return item.Context }))
 			}
-			return o.source.AttachVolumes(call.Ctx, all)
+			return o.source.AttachVolumes(call.Ctx, args)
 		},
-		func(a contextAttachment, r storage.AttachVolumesResult) plan.Result {
-			p := a.VolumeAttachmentParams
+		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeAttachment == nil {
 				return plan.Result{Err: errorOrMissing(r.Error, "volume attachment")}
 			}
@@ -245,24 +240,10 @@ func volumeParams(item *plan.Item) storage.VolumeParams {
 // attachment that the state has dropped since it was made has no parameters, and is detached
 // by its key alone.
 func volumeAttachmentParams(item *plan.Item) storage.VolumeAttachmentParams {
-	return volumeAttachment(item).VolumeAttachmentParams
-}
-
-// contextAttachment holds the parameters for attaching a volume, and the context that its source needs.
-type contextAttachment struct {
-	storage.VolumeAttachmentParams
-	context map[string]string
-}
-
-// volumeAttachment returns the parameters as volumeAttachmentParams does, with the context.
-func volumeAttachment(item *plan.Item) contextAttachment {
-	args, ok := item.Args.(volumeAttaching)
-	p := args.AttachmentParams
+	p, ok := item.Args.(storage.AttachmentParams)
 	if !ok {
 		p.Machine, _ = names.ParseTag(item.Key().Host)
 	}
 	p.InstanceId = instance.Id(item.Instance)
-	return contextAttachment{
-		storage.VolumeAttachmentParams{AttachmentParams: p, Volume: item.Tag().(names.VolumeTag), VolumeId: item.ID}, args.context,
-	}
+	return storage.VolumeAttachmentParams{AttachmentParams: p, Volume: item.Tag().(names.VolumeTag), VolumeId: item.ID}
 }

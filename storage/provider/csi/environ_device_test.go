@@ -1,0 +1,214 @@
+//go:build linux
+
+package csi_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"google.golang.org/grpc/codes"
+
+	"github.com/stowage-io/stowage/core/machine"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/storage/provider/csi"
+)
+
+// nodes is an orchestrator that knows what drivers say about machines.
+type nodes struct {
+	storage.Orchestrator
+	known map[names.MachineTag]machine.Driver
+}
+
+func (n nodes) NodeOf(_ context.Context, tag names.MachineTag) (storage.Node, error) {
+	return storage.Node{Name: "m-" + tag.Id(), Machine: tag}, nil
+}
+
+func (n nodes) MachineDriver(tag names.MachineTag, provider storage.ProviderType) (machine.Driver, error) {
+	d, ok := n.known[tag]
+	if !ok || provider != "fake" {
+		return d, errors.NotFoundf("driver")
+	}
+	return d, nil
+}
+
+// environ is a provider of the environment, and the machines that use its volumes.
+type environ struct {
+	*harness
+	known map[names.MachineTag]machine.Driver
+}
+
+func newEnviron(t *testing.T) *environ {
+	t.Helper()
+	e := &environ{newHarness(t), map[names.MachineTag]machine.Driver{}}
+	supplier := &storage.LateOrchestrator{}
+	supplier.Set(nodes{known: e.known})
+	e.config.Environ, e.config.BlockOnly, e.config.Orchestrator = true, true, supplier
+	return e
+}
+
+func (e *environ) registry() storage.ProviderRegistry {
+	return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"fake": e.provider()}}
+}
+
+// plan returns the plan of a machine, as a new process has it.
+func (e *environ) plan(on string) plans.Plan {
+	e.Helper()
+	plan, err := csi.Plans(e.registry(), filepath.Join(e.dir, on), plans.PlanByType)(csi.DeviceType)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return plan
+}
+
+// params are those of a volume for machine 0.
+func (e *environ) params(n string) storage.VolumeParams {
+	p := volume(n)
+	p.Tag = names.NewVolumeTag(n)
+	p.Attachment = &storage.VolumeAttachmentParams{AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0")}}
+	return p
+}
+
+// attachIn attaches a volume, in its context.
+func (e *environ) attachIn(v *storage.Volume, context map[string]string) (*storage.VolumeAttachmentPlanInfo, error) {
+	e.Helper()
+	results, err := e.volumes().(storage.ContextSource).AttachVolumesIn(e.ctx, []storage.VolumeAttachmentParams{attachment(v)}, []map[string]string{context})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if results[0].Error != nil {
+		return nil, results[0].Error
+	}
+	return results[0].VolumeAttachment.PlanInfo, nil
+}
+
+// A volume moves between two machines with its data. Each call is that of a new process. Nothing waits for
+// a machine longer than until its driver has said how it calls the machine.
+func TestVolumesOfTheEnvironment(t *testing.T) {
+	e := newEnviron(t)
+	if p := e.provider(); p.Scope() != storage.ScopeEnviron || p.Supports(storage.StorageKindFilesystem) {
+		t.Errorf("scope %v, filesystems %v", p.Scope(), p.Supports(storage.StorageKindFilesystem))
+	}
+	p := e.params("0")
+	const unknown = "node_id of machine m-0 is not known: run CSI driver fake.csi.example.com there"
+	if _, err := e.create(p); !errors.Is(err, storage.ErrTransient) || !strings.Contains(err.Error(), unknown) {
+		t.Errorf("made for a machine that is not known: %v", err)
+	}
+	answers, failures := csi.AskMachineDrivers(t.Context(), e.registry())
+	if answers["fake"].NodeID != "node-a" || answers["fake"].Topology["zone"] != "a" || len(failures) != 0 {
+		t.Errorf("the drivers say %v, %v", answers, failures)
+	}
+	e.known[names.NewMachineTag("0")] = answers["fake"]
+
+	source := e.volumes()
+	made, err := source.CreateVolumes(e.ctx, []storage.VolumeParams{p})
+	if err != nil || made[0].Error != nil {
+		t.Fatal(err, made[0].Error)
+	}
+	v := made[0].Volume
+	volumeContext := source.(storage.ContextSource).VolumeContext(v.VolumeId)
+	if volumeContext["made"] == "" || v.Size != 8 {
+		t.Errorf("made %+v in context %v", v, volumeContext)
+	}
+	if same := e.mustCreate(p); same.VolumeId != v.VolumeId {
+		t.Errorf("the same request made %q, and then %q", v.VolumeId, same.VolumeId)
+	}
+
+	if _, err := e.attach(v); !errors.Is(err, errors.NotSupported) {
+		t.Errorf("attached without its context: %v", err)
+	}
+	info, err := e.attachIn(v, volumeContext)
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := ""
+	for range 2 {
+		found, err := e.plan("a").AttachVolume(t.Context(), info.DeviceAttributes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		device = found.DeviceName
+	}
+	if n := e.driver.count("NodeStageVolume"); n != 1 {
+		t.Errorf("staged %d times", n)
+	}
+	if err := os.WriteFile("/dev/"+device, []byte("precious"), 0); err != nil {
+		t.Fatal(err)
+	}
+	detach := func(on string) {
+		t.Helper()
+		for range 2 {
+			if err := e.plan(on).DetachVolume(t.Context(), info.DeviceAttributes); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.detach(v); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	detach("a")
+	if info, err = e.attachIn(v, volumeContext); err != nil {
+		t.Fatal(err)
+	}
+	found, err := e.plan("b").AttachVolume(t.Context(), info.DeviceAttributes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open("/dev/" + found.DeviceName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len("precious"))
+	if _, err := file.Read(got); err != nil || string(got) != "precious" {
+		t.Errorf("moved, the volume has %q (%v)", got, err)
+	}
+	file.Close()
+	detach("b")
+	for range 2 {
+		if err := e.destroy(v.VolumeId); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(e.dir, "*", "fake", "attached", "*", "planned-*")); len(left) > 0 {
+		t.Errorf("left on the machines: %q", left)
+	}
+	e.requireClean()
+}
+
+// A creation that the driver has refused has made nothing; one whose outcome is not known may have, and the
+// repeated call says so.
+func TestRefusedCreationInTheEnvironment(t *testing.T) {
+	e := newEnviron(t)
+	e.known[names.NewMachineTag("0")] = machine.Driver{NodeID: "node-a", Topology: map[string]string{"zone": "a"}}
+	for code, nothing := range map[codes.Code]bool{
+		codes.InvalidArgument: true, codes.Internal: true,
+		codes.AlreadyExists: false, codes.Unavailable: false, codes.Aborted: false,
+	} {
+		e.driver.set(func() { e.driver.before = failing("CreateVolume", code) })
+		_, err := e.create(e.params("0"))
+		if errors.Is(err, storage.ErrNothingMade) != nothing {
+			t.Errorf("%s: nothing made: %t (%v), want %t", code, !nothing, err, nothing)
+		}
+	}
+	e.driver.set(func() { e.driver.before = nil })
+	e.requireClean()
+}
+
+// A plan that a machine cannot carry out says what is missing.
+func TestPlansThatCannotBeCarriedOut(t *testing.T) {
+	e := newEnviron(t)
+	for want, attributes := range map[string]map[string]string{
+		`this machine has no CSI driver of provider "other" with the scope environment`: {"provider": "other", "volume-id": "v"},
+		"attribute volume-id of the plan":                                               {"provider": "fake"},
+		`attribute "volume-context" of the plan is not a JSON object`:                   {"provider": "fake", "volume-id": "v", "volume-context": "[]"},
+	} {
+		if _, err := e.plan("a").AttachVolume(t.Context(), attributes); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", attributes, err)
+		}
+	}
+}

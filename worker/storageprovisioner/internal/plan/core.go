@@ -93,7 +93,10 @@ type Core struct {
 	// ownership holds the volumes and filesystems that may be used according to their sources,
 	// which have been asked for the owners.
 	ownership map[*entity]Ownership
-	out       Output
+	// contexts holds what sources need to attach volumes that are made, beside their IDs. Few sources need
+	// anything.
+	contexts map[*entity]map[string]string
+	out      Output
 }
 
 // New returns a core that knows nothing yet.
@@ -105,6 +108,7 @@ func New(options Options) *Core {
 		issuersBySource: make(map[Source]*issuer),
 		unreadable:      make(map[Key]unreadable),
 		ownership:       make(map[*entity]Ownership),
+		contexts:        make(map[*entity]map[string]string),
 	}
 }
 

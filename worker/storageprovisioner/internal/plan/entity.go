@@ -70,8 +70,6 @@ type common struct {
 	attachments attachments
 	// size is the size of a recorded volume or filesystem, and wanted its wanted size, in MiB.
 	size, wanted uint64
-	// context is what the source of a volume that is made needs to attach it, beside its ID.
-	context map[string]string
 	// lastStatus is the status that was last reported; statusText is nil unless it had a text.
 	statusText *statusText
 	lastStatus lastStatus

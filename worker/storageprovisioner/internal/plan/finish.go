@@ -185,7 +185,8 @@ func (c *Core) succeed(e *entity, r *Result) {
 		c.attachmentChanged(e)
 	}
 	if e.op == Create {
-		e.id, e.common.context = r.ID, r.Context
+		e.id = r.ID
+		c.setContext(e, r.Context)
 		c.unhold(e)
 	}
 	switch {

@@ -210,7 +210,7 @@ func (c *Core) start(e *entity) Item {
 	}
 	item.Noted = !c.options.Attempts || e.made == recorded || !e.makes() || item.Repeat
 	if e.op == Attach {
-		item.Context = e.storage.common.context
+		item.Context = c.contexts[e.storage]
 	}
 	if e.host != nil {
 		item.Instance = e.host.instance

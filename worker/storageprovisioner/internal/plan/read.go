@@ -39,7 +39,8 @@ type Fact struct {
 	// Size is the size of a recorded volume or filesystem, and Wanted its wanted size, in MiB;
 	// Wanted is zero if the state does not say.
 	Size, Wanted uint64
-	// Context is what the source of a recorded volume needs to attach it, beside its ID.
+	// Context is what the source of a recorded volume needs to attach it, beside its ID. It is read both
+	// with the volume and with its attachments: either may be first.
 	Context map[string]string
 	// Args are the provider's arguments for the next operation, without ID and Instance, which
 	// are added when the operation starts. They are nil for an entity that lacks the
@@ -240,11 +241,11 @@ func (c *Core) learn(e *entity, f *Fact) {
 	if f.ID != "" {
 		e.id = f.ID
 	}
+	if f.ID != "" && (len(f.Context) > 0 || !e.kind.Attachment()) {
+		c.setContext(e.storage, f.Context)
+	}
 	if !e.kind.Attachment() {
 		e.common.size, e.common.wanted = f.Size, f.Wanted
-		if f.Recorded {
-			e.common.context = f.Context
-		}
 		if f.Host != "" {
 			c.setHost(e, f.Host)
 		}
@@ -295,12 +296,22 @@ func (c *Core) removeOrphan(e *entity) {
 	c.settle(e)
 }
 
+// setContext notes what the source of a volume needs to attach it, beside its ID.
+func (c *Core) setContext(volume *entity, context map[string]string) {
+	if len(context) == 0 {
+		delete(c.contexts, volume)
+		return
+	}
+	c.contexts[volume] = context
+}
+
 // forget clears the record of an entity, and drops it unless others refer to it.
 func (c *Core) forget(e *entity) {
 	d := e.backing
 	c.makeIdle(e)
 	c.unhold(e)
 	delete(c.ownership, e)
+	delete(c.contexts, e)
 	e.clear()
 	c.wake(e)
 	if s := e.storage; s.known == neverRead && d != nil && d.watched {

@@ -180,20 +180,23 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		f.Args = attachment
 		return nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return r.contexts(facts)
 }
 
-// contexts completes the facts of recorded volumes with their contexts.
+// contexts completes the facts of recorded volumes, or of their attachments, with the contexts.
 func (r volumeReader) contexts(facts []*plan.Fact) error {
 	accessor, ok := r.state.Volumes.(volumeContexts)
 	if _, machine := r.config.Scope.(names.MachineTag); machine || !ok {
 		return nil
 	}
-	recorded := selectFacts(facts, func(f *plan.Fact) bool { return f.Recorded })
+	recorded := selectFacts(facts, func(f *plan.Fact) bool { return f.ID != "" })
 	results, err := CallAccessor(r.state.Guard, "reading the contexts of volumes", accessor.VolumeContexts, volumeTags(recorded))
 	complete(recorded, results, func(f *plan.Fact, result params.VolumeContextResult) error {
 		if result.Error != nil {
-			return result.Error
+			return paramsError(f, result.Error)
 		}
 		f.Context = result.Result.Context
 		return checkSubject(f, result.Result.VolumeTag, "")

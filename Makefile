@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi ui package package-test packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi docker ui package package-test packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -151,6 +151,11 @@ csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernete
 	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest build -o "$$dir" github.com/fullstorydev/grpcurl/cmd/grpcurl && \
 		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
+
+docker: packages ## Test the volume plugin with Docker and Podman, which are installed
+	@scripts/packages dockerd:docker.io podman:podman runc:runc busybox:busybox-static
+	go vet -tags=engines ./e2e
+	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -tags=engines -count=1 -v $(SANDBOX) -run='^TestEngine' ./e2e
 
 ui: packages ## Test the page of stowage ui in a browser without a screen (SCREENSHOTS=DIR: write pictures of it)
 	@scripts/packages chromium:chromium

@@ -273,6 +273,24 @@ func TestEnginePodman(t *testing.T) {
 	podman.endLeftProcesses()
 }
 
+// The page's image is the imported one.
+func TestEnginesHowTo(t *testing.T) {
+	m := newMachine(t)
+	m.startPlugin()
+	docker, podman := newDocker(t), newPodman(t)
+	shell := func(e *realEngine) string {
+		return e.name + "() { env " + strings.Join(e.env, " ") + " " + strings.Join(e.client, " ") + " \"$@\"; }\n"
+	}
+	page{
+		name: "howto/docker.md", blocks: 4, prelude: shell(docker) + shell(podman),
+		after: map[int]string{2: "docker volume inspect db | grep -q '\"SizeMiB\": 320'\n"},
+	}.run(t, m, " busybox ", " "+image+" ")
+	docker.end()
+	m.wantNoStorage()
+	m.stop()
+	podman.endLeftProcesses()
+}
+
 // An engine does not remove what a container of the other one uses.
 func TestEnginesTogether(t *testing.T) {
 	m := newMachine(t)

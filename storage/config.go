@@ -64,12 +64,8 @@ func (c *Config) DefaultSize() (uint64, error) {
 	if !ok {
 		return 0, nil
 	}
-	if text, ok := value.(string); ok && sizePattern.MatchString(text) {
-		if size, err := parseSize(text); err == nil && size > 0 {
-			return size, nil
-		}
-	}
-	return 0, errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q is %q, want a size of at least 1M, such as 10G", c.name, ConfigDefaultSize, fmt.Sprint(value)))
+	size, err := ParseSize(fmt.Sprint(value))
+	return size, errors.Annotatef(err, "storage pool %q: attribute %q", c.name, ConfigDefaultSize)
 }
 
 // ValueString returns the setting of that name, and whether it exists and is a string.

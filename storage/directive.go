@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"fmt"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -25,8 +26,8 @@ type Directive struct {
 // sizeSuffixes are the multipliers of sizes, each 1024 times its predecessor.
 const sizeSuffixes = "MGTPEZY"
 
-// sizeUnits lists them for people.
-const sizeUnits = "M, G, T, P, E, Z or Y"
+// sizeForms says for people how sizes are written.
+const sizeForms = "512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y"
 
 var (
 	poolPattern  = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*$`)
@@ -80,7 +81,7 @@ func ParseDirective(s string) (Directive, error) {
 			}
 			d.Size, haveSize = size, true
 		default:
-			return Directive{}, errors.NotValidf("unrecognized storage directive field %q (want a pool, a count or a size such as 512M, 10G, 10Gi or 10GiB, with a unit of "+sizeUnits+")", field)
+			return Directive{}, errors.NotValidf("unrecognized storage directive field %q (want a pool, a count or a size such as "+sizeForms+")", field)
 		}
 	}
 	if d.Pool == "" && !haveCount && !haveSize {
@@ -102,6 +103,17 @@ func parseCount(field string) (uint64, error) {
 		return 0, errors.NotValidf("storage instance count %q (too large)", field)
 	}
 	return count, nil
+}
+
+// ParseSize parses a size as in a directive, alone and not zero, and returns it in MiB. Errors satisfy
+// errors.IsNotValid.
+func ParseSize(s string) (uint64, error) {
+	if sizePattern.MatchString(s) {
+		if size, err := parseSize(s); err == nil && size > 0 {
+			return size, nil
+		}
+	}
+	return 0, errors.NewNotValid(nil, fmt.Sprintf("%q is not a size: write one such as "+sizeForms, s))
 }
 
 // parseSize parses a field that matches sizePattern. The arithmetic is exact, so that neither

@@ -112,6 +112,21 @@ func TestParseDirectiveErrors(t *testing.T) {
 	}
 }
 
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]uint64{"64M": 64, "64Mi": 64, "64MiB": 64, "64MB": 64, "1.5G": 1536, "0.3M": 1} {
+		if got, err := storage.ParseSize(text); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "64", "64m", "64K", "0M", "-1G", "16Y", "+1G", "loop,1G", "1G,2", "1G,"} {
+		got, err := storage.ParseSize(text)
+		want := `"` + text + `" is not a size: write one such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y`
+		if err == nil || err.Error() != want || !errors.Is(err, errors.NotValid) || got != 0 {
+			t.Errorf("%q: got %d, %v; want error %s", text, got, err, want)
+		}
+	}
+}
+
 func unrecognized(quoted string) string {
 	return `unrecognized storage directive field "` + quoted + `" (want a pool, a count or a size such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y) not valid`
 }

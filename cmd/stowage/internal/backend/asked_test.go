@@ -224,10 +224,10 @@ func TestDefaultSize(t *testing.T) {
 		`storage: [{name: a, directive: "small,10M", kind: filesystem, mount: /srv/a, filesystem: ext4, machine: "0"}]`})
 	s.must(err)
 	_, err = s.Apply(t.Context(), user.ApplyArgs{File: "f.yaml", Content: "pools: [{name: none, provider: loop, attributes: {default-size: 0M}}]"})
-	wantError(t, err, `f.yaml:1: pool none: attributes: attribute "default-size" is "0M", want a size of at least 1M, such as 10G`)
-	for _, value := range []any{"10", 10, "", "-1G", "0G", "all", "1e3M", true, nil} {
+	wantError(t, err, `f.yaml:1: pool none: attributes: attribute "default-size": "0M" is not a size: write one such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y`)
+	for _, value := range []any{"10", 10, "", "-1G", "0G", "all", "1e3M", "64m", "10G,2", true, nil} {
 		err := s.AddPool(t.Context(), user.AddPoolArgs{Name: "bad", Provider: "loop", Attributes: map[string]any{"default-size": value}})
-		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), `storage pool "bad": attribute "default-size" is `) {
+		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), `storage pool "bad": attribute "default-size": "`) || !strings.Contains(err.Error(), "with a unit of M, G, T") {
 			t.Errorf("default-size %v: %v", value, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
 )
 
 func (c *common) claimsCommand() *cobra.Command {
@@ -53,9 +54,9 @@ Repeating the command has no further effect. Storage that a claim has is not rem
 until "stowage unclaim NAME".`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, args []string) error {
-			mib, more, err := parseSize(size)
-			if err != nil || more {
-				return errors.WithType(errors.Errorf("--size %q is not a size: write 512M or 2G", size), errUsage)
+			mib, err := storage.ParseSize(size)
+			if err != nil {
+				return errors.WithType(errors.Annotate(err, "--size"), errUsage)
 			}
 			request.SizeMiB, request.ReclaimPolicy = mib, user.ReclaimPolicy(policy)
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)

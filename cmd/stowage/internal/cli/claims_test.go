@@ -58,7 +58,7 @@ func TestClaim(t *testing.T) {
 		want string
 	}{
 		{[]string{"claim", "db", "--kind", "block"}, `required flag(s) "size" not set`},
-		{[]string{"claim", "db", "--kind", "block", "--size", "+1G"}, `--size "+1G" is not a size: write 512M or 2G`},
+		{[]string{"claim", "db", "--kind", "block", "--size", "+1G"}, `--size: "+1G" is not a size: write one such as 512M`},
 		{[]string{"claim", "--kind", "block", "--size", "1G"}, "accepts 1 arg(s), received 0"},
 		{[]string{"unclaim"}, "accepts 1 arg(s), received 0"},
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/stowage-io/stowage/api/user"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/label"
+	"github.com/stowage-io/stowage/storage"
 )
 
 func (c *common) createCommand() *cobra.Command {
@@ -36,6 +37,9 @@ fails; "stowage apply" compares a file with what there is.`,
 				return err
 			}
 			defer cancel()
+			if _, err := storage.ParseSize(size); err != nil {
+				return errors.WithType(errors.Annotate(err, "--size"), errUsage)
+			}
 			wanted.Directive = pool + "," + size
 			if count != 1 {
 				wanted.Directive += fmt.Sprintf(",%d", count)

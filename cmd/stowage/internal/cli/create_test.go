@@ -23,6 +23,13 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s: %+v, calls\n%q, want\n%q", args, r, calls, want)
 		}
 	}
+	for _, size := range []string{"64m", "64", "1G,3", "fast,1G", "0M", ""} {
+		b := &backend{}
+		r := newMachine(t, b).run(t.Context(), "create", "data", "--size", size)
+		if r.code != 2 || !strings.Contains(r.stderr, "--size: \""+size+"\" is not a size: write one such as 512M") || len(b.recordedCalls()) > 0 {
+			t.Errorf("%q: %+v, asked %q", size, r, b.recordedCalls())
+		}
+	}
 	b := &backend{err: errors.WithType(errors.New("it exists"), user.ErrPrecondition)}
 	r := newMachine(t, b).run(t.Context(), "create", "data", "--size", "1G")
 	if want := "stowage: there is storage \"data\" already: \"stowage describe data\" shows it\n"; r.code != 1 || r.stderr != want {

@@ -54,9 +54,9 @@ on.`,
 // parseSize reads SIZE or +SIZE, in MiB.
 func parseSize(text string) (mib uint64, more bool, err error) {
 	size, more := strings.CutPrefix(text, "+")
-	d, err := storage.ParseDirective(size)
-	if err != nil || d.Size == 0 || d.Pool != "" || strings.Contains(size, ",") {
-		return 0, false, errors.Errorf("%q is not a size: write 512M or 2G, or +256M to grow by that much", text)
+	mib, err = storage.ParseSize(size)
+	if err != nil {
+		return 0, false, errors.Errorf("%s; +256M grows by that much", err)
 	}
-	return d.Size, more, nil
+	return mib, more, nil
 }

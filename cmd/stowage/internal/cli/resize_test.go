@@ -23,10 +23,10 @@ func TestResizeSizeArgument(t *testing.T) {
 			t.Errorf("%s: %+v, asked %q", test.size, r, b.recordedCalls())
 		}
 	}
-	for _, size := range []string{"", "512", "-512M", "0M", "+", "++1M", "big", "loop,512M", "512M,2", "512M,", "1Q"} {
+	for _, size := range []string{"", "512", "-512M", "0M", "+", "++1M", "big", "loop,512M", "512M,2", "512M,", "1Q", "64m"} {
 		b := &backend{}
 		r := newMachine(t, b).run(t.Context(), "resize", "data", "--", size)
-		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M to grow by that much") || len(b.recordedCalls()) > 0 {
+		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write one such as 512M, 10G, 10Gi or 10GiB, with a unit of M, G, T, P, E, Z or Y; +256M grows by that much") || len(b.recordedCalls()) > 0 {
 			t.Errorf("%q: %+v, asked %q", size, r, b.recordedCalls())
 		}
 	}

@@ -121,6 +121,10 @@ type Storage struct {
 	// have a remark, the volume's comes first. CannotGrowTo is that of either.
 	StatusInfo
 
+	// Failing says that something about the instance has failed, as Message says: a request for it, such
+	// as one in [Changes.Keep], is a retry.
+	Failing bool
+
 	// Location is the mount point of an attached filesystem, or the path of an attached
 	// volume's block device once the machine has published it. Otherwise it is empty. A status
 	// is set before the fact that it reports is recorded: storage can be used when it is
@@ -940,6 +944,7 @@ func (i *instance) view(r *reader, name string) Storage {
 		FromUUID:     i.Origin.uuid(),
 		Life:         i.Life,
 		Revision:     i.revision(),
+		Failing:      i.failing(),
 		Volume:       i.Volume.view(),
 		Filesystem:   i.Filesystem.view(),
 	}

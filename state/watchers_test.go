@@ -182,6 +182,9 @@ func TestRepeatedRequestRetries(t *testing.T) {
 		ask(asking, "d")
 		wantNext(t, environ, []string{"volume-3"})
 		say("volume-3", status.Error, "impossible")
+		if !w.one("d").Failing || w.one("e").Failing {
+			t.Errorf("failing: d %v, e %v; want d alone", w.one("d").Failing, w.one("e").Failing)
+		}
 		ask(asking, "d")
 		wantNext(t, environ, []string{"volume-3"})
 		say("volume-3", status.Attaching, "")
@@ -191,6 +194,9 @@ func TestRepeatedRequestRetries(t *testing.T) {
 	_, err := w.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: "volume-3", Info: params.VolumeInfo{VolumeId: "3", Size: 5}}})
 	w.must(err)
 	say("volume-3", status.Attached, "slow")
+	if w.one("d").Failing {
+		t.Error("storage with a remark is failing")
+	}
 	ask("keep", "d")
 	say("volume-3", status.Attached, "")
 	w.must(w.ResizeStorage("d", 6))

@@ -317,7 +317,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 				detached++
 			default:
 				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
-				if existing.Status == status.Error && existing.RequestedMiB == wanted.Size {
+				if existing.Failing && existing.RequestedMiB == wanted.Size {
 					failed[existing.Message]++
 				}
 			}

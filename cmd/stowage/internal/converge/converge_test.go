@@ -654,12 +654,26 @@ func TestMakeAttachesAtOtherMountPoint(t *testing.T) {
 	}
 }
 
-// A file that changes nothing says what it tries again.
-func TestMakeNamesWhatIsTriedAgain(t *testing.T) {
-	broken := data(func(e *state.Storage) { e.Status, e.Message = status.Error, "no loop devices" })
-	plan, err := converge.Make(file(t, "storage:"+dataEntry), situation(broken))
-	if want := []string{"retry storage data: no loop devices"}; err != nil || !slices.Equal(lines(plan), want) || !slices.Equal(plan.State.Keep, []string{"data"}) {
-		t.Errorf("changes %q, keeps %q, %v; want %q", lines(plan), plan.State.Keep, err, want)
+// A file, or a size, that changes nothing says what is tried again: what has failed for good, is attached
+// and could not grow, or fails for now.
+func TestNothingNewNamesWhatIsTriedAgain(t *testing.T) {
+	for _, s := range []status.Status{status.Error, status.Attached, status.Pending} {
+		broken := data(func(e *state.Storage) { e.Status, e.Message, e.Failing = s, "no loop devices", true })
+		healthy := data(func(e *state.Storage) { e.Name, e.Status, e.Message = "other", s, "a remark" })
+		made, err := converge.Make(file(t, "storage:"+dataEntry), situation(broken))
+		if err != nil {
+			t.Fatal(err)
+		}
+		both := []state.Storage{broken, healthy}
+		resized, err := converge.Resize(situation(both...), both, broken.RequestedMiB, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, plan := range []converge.Plan{made, resized} {
+			if want := []string{"retry storage data: no loop devices"}; !slices.Equal(lines(plan), want) || plan.State.Keep[0] != "data" {
+				t.Errorf("%s: changes %q, keeps %q; want %q", s, lines(plan), plan.State.Keep, want)
+			}
+		}
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Resize returns the plan for changing storage to size MiB, or, with more, to size MiB more
-// than was last requested. Storage whose wanted size is the same already keeps it. The state
-// ensures that nothing shrinks.
+// than was last requested. Storage whose wanted size is the same already keeps it, and what
+// has failed is tried again. The state ensures that nothing shrinks.
 func Resize(situation Situation, found []state.Storage, size uint64, more bool) (Plan, error) {
 	p := newPlanner(situation)
 	for i := range found {
@@ -26,6 +26,7 @@ func Resize(situation Situation, found []state.Storage, size uint64, more bool) 
 		p.planFrom(s.Name, s)
 		if to == s.RequestedMiB {
 			p.plan.State.Keep = append(p.plan.State.Keep, s.Name)
+			p.plan.Changes = append(p.plan.Changes, Retries(s)...)
 			continue
 		}
 		if err := p.planResize(s, to); err != nil {
@@ -36,4 +37,12 @@ func Resize(situation Situation, found []state.Storage, size uint64, more bool) 
 		})
 	}
 	return p.plan, nil
+}
+
+// Retries returns the retry that a request for storage is, nothing unless it is failing.
+func Retries(s *state.Storage) []user.Change {
+	if !s.Failing {
+		return nil
+	}
+	return []user.Change{{Action: user.ActionRetry, Item: "storage", Name: s.Name, Detail: s.Message}}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/docker"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // defaultPlugin is where Docker looks for a plugin called stowage.
@@ -50,7 +51,7 @@ func (f *dockerFlags) check(others ...string) (*docker.Settings, error) {
 	if err != nil {
 		return nil, errors.WithType(errors.Errorf("--docker-plugin %q: %s", f.plugin, err), errUsage)
 	}
-	size, err := docker.ParseSize(f.volume)
+	size, err := storage.ParseSize(f.volume)
 	if err != nil {
 		return nil, errors.WithType(errors.Annotate(err, "--docker-size"), errUsage)
 	}

@@ -135,7 +135,7 @@ func (d *driver) parse(name string, opts map[string]string) (asked.Request, erro
 		SizeMiB: d.config.SizeMiB, Filesystem: opts[optionFilesystem], MkfsOptions: opts[optionMkfsOptions], MountOptions: opts[optionMountOptions],
 	}
 	if text := opts[optionSize]; text != "" {
-		size, err := ParseSize(text)
+		size, err := storage.ParseSize(text)
 		if err != nil {
 			return asked.Request{}, errors.Annotate(err, "option size")
 		}
@@ -143,15 +143,6 @@ func (d *driver) parse(name string, opts map[string]string) (asked.Request, erro
 	}
 	r.LimitMiB = r.SizeMiB
 	return r, nil
-}
-
-// ParseSize reads a size, in MiB.
-func ParseSize(text string) (uint64, error) {
-	d, err := storage.ParseDirective(text)
-	if err != nil || d.Size == 0 || d.Pool != "" || strings.Contains(text, ",") {
-		return 0, errors.Errorf("%q is not a size: write 512M or 2G", text)
-	}
-	return d.Size, nil
 }
 
 // compare returns how an existing volume differs from the options that are given; "" if it does not.

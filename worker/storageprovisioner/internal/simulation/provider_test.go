@@ -70,6 +70,9 @@ func (p provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
 	if !p.volumes() {
 		return nil, errors.NotSupportedf("volumes")
 	}
+	if p.name == cloud && p.in.world.driver {
+		return driver{source{p.in, p.name, nil}}, nil
+	}
 	return source{p.in, p.name, nil}, nil
 }
 

@@ -197,6 +197,7 @@ func TestHistoriesCoverEveryFailure(t *testing.T) {
 		restoring + " finds a thing in use",
 		copying + " keeps storage of machines", copying + " leaves storage of the environment",
 		cloning + " of a volume", cloning + " of a snapshot", cloning + " finds what it has made", cloning + " misses its origin",
+		attaching + " in a context",
 	} {
 		missing[what] = true
 	}

@@ -38,6 +38,8 @@ type world struct {
 	// hasty: the state marks all entities of an instance as dying or dead at once
 	// (hasty_test.go).
 	hasty bool
+	// driver: the environment's volumes need their contexts (driver_test.go).
+	driver bool
 	// restored: older states are restored (restore_test.go), and the state is copied
 	// (copy_test.go).
 	restored bool
@@ -793,6 +795,7 @@ func (w *world) prepare(l luck) error {
 // run runs a history, and returns what is wrong.
 func (w *world) run(dice uint32, history []step, together int) error {
 	w.hasty, w.mood = dice%4 == 3, moods[dice/4%8]
+	w.driver = dice/32%8 == 5
 	// A hasty state cannot be restored: it does not take back what it has reported.
 	w.restored = dice%3 == 0 && !w.hasty && !w.free
 	for i := range scopes {

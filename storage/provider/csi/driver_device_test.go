@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
@@ -353,12 +354,11 @@ func (d *fakeDriver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolu
 		}
 		from := d.data(r.GetVolumeId())
 		if isBlock(r.GetVolumeCapability()) {
-			out, err := exec.Command("losetup", "-f", "--show", from).Output()
+			device, err := looptest.Attach(from)
 			if err != nil {
 				return err
 			}
-			v.device = strings.TrimSpace(string(out))
-			from = v.device
+			v.device, from = device, device
 			if err := os.WriteFile(at, nil, 0o600); err != nil {
 				return err
 			}
@@ -382,7 +382,7 @@ func (d *fakeDriver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublish
 			return status.Errorf(codes.Internal, "unmounting: %v", err)
 		}
 		if v.device != "" {
-			if err := exec.Command("losetup", "-d", v.device).Run(); err != nil {
+			if err := looptest.Detach(v.device); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -50,7 +51,12 @@ func TestExternalMountChangesAreShown(t *testing.T) {
 		t.Errorf("mounted again without a request: %v", left)
 	}
 
-	m.must(append([]string{"attach", "--wait"}, names...)...)
+	answer := m.must(append([]string{"attach", "--wait"}, names...)...).Stdout
+	for _, name := range names {
+		if line := regexp.MustCompile(`(?m)^~ ` + name + ` +retry  .*it was unmounted from `); !line.MatchString(answer) {
+			t.Errorf("attach does not say that it tries %s again:\n%s", name, answer)
+		}
+	}
 	m.wantData("tree", "disk")
 	wantStatus("ram", "attached", "it came back empty after it was unmounted")
 

@@ -134,11 +134,11 @@ func (c *Client) Declare(ctx context.Context, name string, wanted Declaration) (
 	return result.Storage, err
 }
 
-// Attach requests that storage be attached. It, Detach, Remove and Release return when the
+// Attach requests that storage be attached. The result has the storage that had failed, and is tried
+// again; a server of an older version leaves it empty. It, Detach, Remove and Release return when the
 // agent has recorded the request.
-func (c *Client) Attach(ctx context.Context, args AttachArgs) error {
-	_, err := post[struct{}](ctx, c, "attach", args)
-	return err
+func (c *Client) Attach(ctx context.Context, args AttachArgs) (ChangesResult, error) {
+	return post[ChangesResult](ctx, c, "attach", args)
 }
 
 // Detach requests that storage be detached.

@@ -37,7 +37,8 @@ type Backend interface {
 	// Attach, Detach and Remove request that the named storage be attached, detached, or
 	// detached and destroyed. They return when the request is recorded, not when it is carried
 	// out. If a name is not known, they return an error and change nothing.
-	Attach(context.Context, user.AttachArgs) error
+	// The result of Attach has the storage that had failed, and is tried again.
+	Attach(context.Context, user.AttachArgs) (user.ChangesResult, error)
 	Detach(ctx context.Context, names []string) error
 	Remove(context.Context, user.RemoveArgs) error
 	// Release requests that the named storage be detached and removed from the state, with its

@@ -49,7 +49,7 @@ func (h *Handler) register() {
 	})
 	h.registerWatch()
 	ask(h, "apply", toChange, "Converge to a file", b.Apply)
-	tell(h, "attach", "Attach storage", b.Attach)
+	ask(h, "attach", toChange, "Attach storage", b.Attach)
 	tellNames(h, "detach", "Detach storage", b.Detach)
 	tell(h, "remove", "Detach and destroy storage", b.Remove)
 	tell(h, "release", "Detach storage and remove it from the state, with its data left in place", b.Release)

@@ -48,7 +48,7 @@ type Stowage interface {
 	Machines(context.Context) ([]user.Machine, error)
 	Storage(ctx context.Context, names []string) ([]user.Storage, error)
 	Apply(context.Context, user.ApplyArgs) (user.ApplyResult, error)
-	Attach(context.Context, user.AttachArgs) error
+	Attach(context.Context, user.AttachArgs) (user.ChangesResult, error)
 	RemoveStorage(context.Context, user.RemoveArgs) error
 	Watch(ctx context.Context, names []string, each func(user.Event) error) error
 }
@@ -214,7 +214,7 @@ func (p *Provisioner) provision(ctx context.Context, r *request) (*corev1.Persis
 		}
 		return nil, controller.ProvisioningInBackground, errors.Annotatef(orNotGone(err, gone), "removing storage %s", name)
 	case len(found.Attachments) == 0:
-		if err := p.config.Stowage.Attach(ctx, user.AttachArgs{Names: []string{name}}); err != nil {
+		if _, err := p.config.Stowage.Attach(ctx, user.AttachArgs{Names: []string{name}}); err != nil {
 			return nil, controller.ProvisioningInBackground, errors.Annotatef(err, "attaching storage %s", name)
 		}
 	default:

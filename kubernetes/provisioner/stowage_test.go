@@ -130,13 +130,13 @@ func (f *fakeStowage) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyR
 	return user.ApplyResult{}, err
 }
 
-func (f *fakeStowage) Attach(_ context.Context, args user.AttachArgs) error {
+func (f *fakeStowage) Attach(_ context.Context, args user.AttachArgs) (user.ChangesResult, error) {
 	f.change(func() {
 		s := f.storage[args.Names[0]]
 		s.Attachments, s.Status, s.Location = []user.Attachment{{Machine: "m1"}}, status.Attached, "/volumes/"+s.Name
 		f.storage[s.Name] = s
 	})
-	return nil
+	return user.ChangesResult{}, nil
 }
 
 func (f *fakeStowage) RemoveStorage(_ context.Context, args user.RemoveArgs) error {

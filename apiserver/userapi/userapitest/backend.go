@@ -108,9 +108,9 @@ func (b *Backend) Watch(ctx context.Context, args user.WatchArgs, send func(user
 }
 
 // Attach implements userapi.Backend.
-func (b *Backend) Attach(_ context.Context, args user.AttachArgs) error {
+func (b *Backend) Attach(_ context.Context, args user.AttachArgs) (user.ChangesResult, error) {
 	b.record("attach %+v", args)
-	return b.Err
+	return user.ChangesResult{Changes: []user.Change{{Action: "x", Name: "data"}}}, b.Err
 }
 
 // Claims implements userapi.Backend.

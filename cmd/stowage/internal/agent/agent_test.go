@@ -348,7 +348,8 @@ func TestUnknownNamesChangeNothing(t *testing.T) {
 	}
 	until(t, a, all(2, status.Attached))
 	attach := func(ctx context.Context, names []string) error {
-		return a.Attach(ctx, user.AttachArgs{Names: names})
+		_, err := a.Attach(ctx, user.AttachArgs{Names: names})
+		return err
 	}
 	remove := func(ctx context.Context, names []string) error {
 		return a.Remove(ctx, user.RemoveArgs{Names: names})

@@ -332,8 +332,8 @@ func (b *Backend) selectStorage(names []string) ([]state.Storage, error) {
 }
 
 // Attach implements userapi.Backend.
-func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
-	return b.change(ctx, "", func() (*state.Changes, error) {
+func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) (result user.ChangesResult, err error) {
+	err = b.change(ctx, "", func() (*state.Changes, error) {
 		found, err := b.named(args.Names)
 		if err != nil {
 			return nil, errors.Trace(err)
@@ -345,6 +345,7 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 			}
 		}
 		changes := &state.Changes{Revisions: revisionsOf(found)}
+		result.Changes = nil // of an earlier attempt
 		for _, s := range found {
 			to := machine
 			if bound, ok := converge.BoundMachine(&s); ok && args.Machine == "" {
@@ -354,6 +355,7 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 				return nil, errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
 			}
 			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to, MountPoint: args.Mount})
+			result.Changes = append(result.Changes, converge.Retries(&s)...)
 		}
 		if args.Mount != "" {
 			if err := b.checkRemount(found, args.Mount, changes.Attach[0].Machine); err != nil {
@@ -362,6 +364,10 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) error {
 		}
 		return changes, errors.Trace(b.checkMountPoints(found, changes.Attach))
 	})
+	if err != nil {
+		return user.ChangesResult{}, errors.Trace(err)
+	}
+	return result, nil
 }
 
 // checkRemount returns an error unless storage can be mounted at the path, as far as it depends on that

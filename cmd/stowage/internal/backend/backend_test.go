@@ -241,7 +241,10 @@ func TestEveryChangeNeedsTheLease(t *testing.T) {
 		name string
 		make func() error
 	}{
-		{"attach", func() error { return a.Attach(t.Context(), user.AttachArgs{Names: []string{"data"}, Machine: "0"}) }},
+		{"attach", func() error {
+			_, err := a.Attach(t.Context(), user.AttachArgs{Names: []string{"data"}, Machine: "0"})
+			return err
+		}},
 		{"retry", func() error { return a.Retry(t.Context(), []string{"data"}) }},
 		{"detach", func() error { return a.Detach(t.Context(), []string{"data"}) }},
 		{"remove", func() error { return a.Remove(t.Context(), user.RemoveArgs{Names: []string{"data"}}) }},

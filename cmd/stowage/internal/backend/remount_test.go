@@ -1,9 +1,13 @@
 package backend_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stowage-io/stowage/api/user"
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/status"
 )
 
 // A detached filesystem is attached at another mount point, unless that belongs to others.
@@ -24,7 +28,8 @@ func TestAttachAtOtherMountPoint(t *testing.T) {
 	declare("raw", true, user.Declaration{Directive: "loop,1M", Kind: "block"})
 	declare("log", false, user.Declaration{Directive: "rootfs,1M", Kind: "filesystem", Mount: "/srv/log"})
 	attach := func(name, mount string) error {
-		return s.Attach(t.Context(), user.AttachArgs{Names: []string{name}, Machine: "0", Mount: mount})
+		_, err := s.Attach(t.Context(), user.AttachArgs{Names: []string{name}, Machine: "0", Mount: mount})
+		return err
 	}
 	for _, test := range []struct{ name, mount, want string }{
 		{"data", "srv", `storage "data": "srv" is not absolute`},
@@ -44,5 +49,23 @@ func TestAttachAtOtherMountPoint(t *testing.T) {
 	s.must(err)
 	if got := found[0].MountPoint; got != "/srv/other" || len(found[0].Attachments) != 1 {
 		t.Errorf("the mount point is %q, attachments %+v", got, found[0].Attachments)
+	}
+}
+
+// Attaching names the storage that has failed, once, also if the change has to be planned again.
+func TestAttachNamesWhatIsTriedAgain(t *testing.T) {
+	s, _ := newServers(t)
+	_, err := s.apply("a loop,1M", "b loop,1M")
+	s.must(err)
+	tag := "volume-" + strings.ReplaceAll(s.one("b").Volume, "/", "-")
+	s.must(s.state.ForMachine(machine).SetStatus([]params.EntityStatusArgs{{Tag: tag, Status: string(status.Error), Info: "no loop devices"}}))
+	s.store.before = func() { s.lease.ended = true }
+	result, err := s.Attach(t.Context(), user.AttachArgs{Names: []string{"a", "b"}, Machine: "0"})
+	s.must(err)
+	if want := []user.Change{{Action: user.ActionRetry, Item: "storage", Name: "b", Detail: "no loop devices"}}; !slices.Equal(result.Changes, want) {
+		t.Errorf("attaching: %+v, want %+v", result.Changes, want)
+	}
+	if b := s.one("b"); b.Status != status.Pending {
+		t.Errorf("it is not tried again: %+v", b)
 	}
 }

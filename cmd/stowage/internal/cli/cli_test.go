@@ -113,9 +113,9 @@ func (b *backend) RemoveIf(_ context.Context, on user.Condition) error {
 	return b.err
 }
 
-func (b *backend) Attach(_ context.Context, args user.AttachArgs) error {
+func (b *backend) Attach(_ context.Context, args user.AttachArgs) (user.ChangesResult, error) {
 	b.record("%s", strings.TrimSpace(fmt.Sprintf("attach %q %s %s", args.Names, args.Machine, args.Mount)))
-	return b.err
+	return user.ChangesResult{Changes: b.changes}, b.err
 }
 
 func (b *backend) Claims(_ context.Context, names []string) ([]user.Claim, error) {
@@ -598,6 +598,23 @@ func TestApplyPrintsAllErrors(t *testing.T) {
 		"stowage: " + path + ":3: storage data: kind: \"a\\nb\" is not a kind: write block or filesystem\n"
 	if r := m.run(t.Context(), "apply", "-f", path); r.code != 1 || r.stderr != want {
 		t.Errorf("exit status %d, stderr\n%swant\n%s", r.code, r.stderr, want)
+	}
+}
+
+// Attaching says what it tries again, and nothing if there is no such storage.
+func TestAttachPrintsRetries(t *testing.T) {
+	retries := []user.Change{
+		{Action: user.ActionRetry, Item: "storage", Name: "data", Detail: "no loop devices"},
+		{Action: user.ActionRetry, Item: "storage", Name: "raw", Detail: "device busy"},
+	}
+	for want, changes := range map[string][]user.Change{
+		"": nil,
+		"~ data  retry  no loop devices\n~ raw   retry  device busy\n": retries,
+	} {
+		r := newMachine(t, &backend{changes: changes}).run(t.Context(), "attach", "data", "raw", "log")
+		if r.code != 0 || r.stdout != want {
+			t.Errorf("%+v, want %q", r, want)
+		}
 	}
 }
 

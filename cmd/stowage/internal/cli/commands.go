@@ -339,9 +339,16 @@ func (c *common) attachCommand() *cobra.Command {
 	cmd := c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,
 		func(client *user.Client, ctx context.Context, names []string) error {
 			args.Names = names
-			return client.Attach(ctx, args)
+			result, err := client.Attach(ctx, args)
+			if err != nil || len(result.Changes) == 0 {
+				return err
+			}
+			return writeChanges(c.Stdout, result.Changes, false)
 		})
 	cmd.Long += `
+
+Storage that has failed is tried again at once, also if it is attached or was given up: the
+command lists it with what had failed.
 
 With --mount, a filesystem that is detached is mounted elsewhere from now on, with its data.
 Write the mount point in the file that declares the storage, too: "stowage apply" refuses

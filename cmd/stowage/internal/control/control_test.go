@@ -80,15 +80,15 @@ func TestClientCallsReachBackend(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(rows, []user.Storage{sample}) {
 		t.Errorf("storage: %+v, %v", rows, err)
 	}
-	if err := client.Attach(ctx, user.AttachArgs{Names: []string{"a", "b/1"}, Machine: "web"}); err != nil {
-		t.Error(err)
-	}
 	for _, change := range []func(context.Context, []string) error{client.Detach, client.Remove, client.Release} {
 		if err := change(ctx, []string{"a", "b/1"}); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, call := range []func() (user.ChangesResult, error){
+		func() (user.ChangesResult, error) {
+			return client.Attach(ctx, user.AttachArgs{Names: []string{"a", "b/1"}, Machine: "web"})
+		},
 		func() (user.ChangesResult, error) {
 			return client.Resize(ctx, user.ResizeArgs{Names: []string{"a"}, SizeMiB: 512, More: true})
 		},
@@ -165,8 +165,8 @@ func TestClientCallsReachBackend(t *testing.T) {
 		t.Errorf("report: %v, %v", report, err)
 	}
 	want := []string{
-		`apply f "a\n\x00" true`, `storage ["data"]`, "attach {Names:[a b/1] Machine:web Mount:}", `detach ["a" "b/1"]`, `remove {Names:[a b/1] Way: Force:false}`,
-		`release {Names:[a b/1] Way: Force:false}`, "resize {Names:[a] SizeMiB:512 More:true}", "rename {Name:a To:b}", "import {Name:a Pool:loop Machine: Source:/f Mount:/m Block:true Copy:true}",
+		`apply f "a\n\x00" true`, `storage ["data"]`, `detach ["a" "b/1"]`, `remove {Names:[a b/1] Way: Force:false}`,
+		`release {Names:[a b/1] Way: Force:false}`, "attach {Names:[a b/1] Machine:web Mount:}", "resize {Names:[a] SizeMiB:512 More:true}", "rename {Name:a To:b}", "import {Name:a Pool:loop Machine: Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found Machine:}", `orphans "web&db"`, "delete-orphan {UUID:u Now:true Machine:}", "backup {Path:/b}",
 		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 		"machines", "move {Names:[a] Machine:1 MachineLabels:}", "drain-machine {Machine:web}", "undrain-machine {Machine:web}", "fence-machine {Machine:web Confirmed:true}", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",

@@ -147,6 +147,11 @@ func (s *site) token() string {
 	return token
 }
 
+func (s *site) attach(ctx context.Context, args user.AttachArgs) error {
+	_, err := s.client.Attach(ctx, args)
+	return err
+}
+
 // await waits until the storage with the name satisfies the condition.
 func (s *site) await(name string, condition func(user.Storage) bool) {
 	s.t.Helper()
@@ -270,7 +275,7 @@ func TestAgentOfServer(t *testing.T) {
 
 	web.Kill()
 	s.must(web.Wait())
-	s.must(s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}}))
+	s.must(s.attach(t.Context(), user.AttachArgs{Names: []string{"a"}}))
 	if _, err = s.agent("web", "", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -434,8 +439,8 @@ func TestMountPointIsTakenOnMachine(t *testing.T) {
 	s.wantError("moving", err, errors.NotValid, conflict)
 	s.must(s.client.Detach(t.Context(), []string{"a"}))
 	s.await("a", func(s user.Storage) bool { return s.Status == status.Detached && len(s.Attachments) == 0 })
-	s.wantError("attaching", s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "db"}), errors.NotValid, conflict)
-	s.must(s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "web"}))
+	s.wantError("attaching", s.attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "db"}), errors.NotValid, conflict)
+	s.must(s.attach(t.Context(), user.AttachArgs{Names: []string{"a"}, Machine: "web"}))
 	s.await("a", attachedTo("web"))
 
 	events, err := s.client.Events(t.Context(), user.EventsArgs{Names: []string{"a"}})

@@ -401,7 +401,7 @@ func TestOrphansOfMachines(t *testing.T) {
 			t.Errorf("the provider's tags are %v", o.ResourceTags)
 		}
 	}
-	s.must(s.client.Attach(t.Context(), user.AttachArgs{Names: []string{"found"}}))
+	s.must(s.attach(t.Context(), user.AttachArgs{Names: []string{"found"}}))
 	s.await("found", attachedTo("web"))
 
 	deleted, err := s.client.DeleteOrphan(t.Context(), user.DeleteOrphanArgs{UUID: second})

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
@@ -39,6 +40,9 @@ fails; "stowage apply" compares a file with what there is.`,
 			defer cancel()
 			if _, err := storage.ParseSize(size); err != nil {
 				return errors.WithType(errors.Annotate(err, "--size"), errUsage)
+			}
+			if pool == "" || strings.Contains(pool, ",") {
+				return errors.WithType(errors.Errorf("--pool %q is not the name of a pool: \"stowage pools\" lists them", pool), errUsage)
 			}
 			wanted.Directive = pool + "," + size
 			if count != 1 {

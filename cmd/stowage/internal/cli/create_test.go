@@ -23,6 +23,13 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s: %+v, calls\n%q, want\n%q", args, r, calls, want)
 		}
 	}
+	for _, pool := range []string{"", "loop,3", ","} {
+		b := &backend{}
+		r := newMachine(t, b).run(t.Context(), "create", "data", "--size", "1G", "--pool", pool)
+		if r.code != 2 || !strings.Contains(r.stderr, "is not the name of a pool") || len(b.recordedCalls()) > 0 {
+			t.Errorf("pool %q: %+v, asked %q", pool, r, b.recordedCalls())
+		}
+	}
 	for _, size := range []string{"64m", "64", "1G,3", "fast,1G", "0M", ""} {
 		b := &backend{}
 		r := newMachine(t, b).run(t.Context(), "create", "data", "--size", size)

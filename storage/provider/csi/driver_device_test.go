@@ -4,6 +4,7 @@ package csi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -352,25 +353,43 @@ func (d *fakeDriver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolu
 		case v.published != "":
 			return status.Error(codes.FailedPrecondition, "it is published elsewhere")
 		}
-		from := d.data(r.GetVolumeId())
-		if isBlock(r.GetVolumeCapability()) {
-			device, err := looptest.Attach(from)
-			if err != nil {
-				return err
-			}
-			v.device, from = device, device
-			if err := os.WriteFile(at, nil, 0o600); err != nil {
-				return err
-			}
-		} else if err := os.Mkdir(at, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
-			return err
+		if err := d.show(r, v, at); err != nil {
+			// A caller whose call has ended may remove the path while it is made.
+			return errors.Join(err, v.detach())
 		}
 		v.published = at
 		return nil
 	})
+}
+
+// show mounts a volume at a path.
+func (d *fakeDriver) show(r *csi.NodePublishVolumeRequest, v *fakeVolume, at string) error {
+	from := d.data(r.GetVolumeId())
+	if isBlock(r.GetVolumeCapability()) {
+		device, err := looptest.Attach(from)
+		if err != nil {
+			return err
+		}
+		v.device, from = device, device
+		if err := os.WriteFile(at, nil, 0o600); err != nil {
+			return err
+		}
+	} else if err := os.Mkdir(at, 0o755); err != nil {
+		return err
+	}
+	return unix.Mount(from, at, "", unix.MS_BIND, "")
+}
+
+// detach detaches the device of a volume, if it has one.
+func (v *fakeVolume) detach() error {
+	if v.device == "" {
+		return nil
+	}
+	if err := looptest.Detach(v.device); err != nil {
+		return err
+	}
+	v.device = ""
+	return nil
 }
 
 func (d *fakeDriver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
@@ -381,12 +400,10 @@ func (d *fakeDriver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublish
 		if err := unix.Unmount(v.published, 0); err != nil {
 			return status.Errorf(codes.Internal, "unmounting: %v", err)
 		}
-		if v.device != "" {
-			if err := looptest.Detach(v.device); err != nil {
-				return err
-			}
+		if err := v.detach(); err != nil {
+			return err
 		}
-		v.published, v.device = "", ""
+		v.published = ""
 		return os.RemoveAll(r.GetTargetPath())
 	})
 }

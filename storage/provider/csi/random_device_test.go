@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -290,12 +291,16 @@ func TestDriverRestarts(t *testing.T) {
 			}
 		}
 	}()
+	endRestarts := sync.OnceFunc(func() {
+		close(stopped)
+		<-ended
+	})
+	defer endRestarts() // also if a step fails
 	w := &walk{harness: h, random: rand.New(rand.NewPCG(1, 1)), volumes: []*tracked{{}, {}}}
 	for range 40 {
 		w.step(w.volumes[w.random.IntN(2)])
 	}
-	close(stopped)
-	<-ended
+	endRestarts()
 	for _, v := range w.volumes {
 		w.remove(v)
 	}

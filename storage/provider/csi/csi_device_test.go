@@ -263,6 +263,7 @@ func failing(method string, code codes.Code) func(context.Context, string) error
 }
 
 // What the driver refuses leaves nothing, unless an earlier attempt may have made it.
+// Finding N43: it was refused for good then.
 func TestRefusedCreation(t *testing.T) {
 	for _, test := range []struct {
 		code      codes.Code
@@ -284,7 +285,7 @@ func TestRefusedCreation(t *testing.T) {
 			h.driver.set(func() { h.driver.before, h.driver.after = nil, failing("CreateVolume", codes.Unavailable) })
 			_, _ = h.create(p)
 			h.driver.set(func() { h.driver.before = failing("CreateVolume", test.code) })
-			if _, err := h.create(p); err == nil || storage.IsNothingMade(err) {
+			if _, err := h.create(p); err == nil || storage.IsNothingMade(err) || storage.IsPermanent(err) {
 				t.Errorf("after an attempt that made it: %v; want an error after which something may exist", err)
 			}
 			h.driver.set(func() { h.driver.before, h.driver.after = nil, nil })

@@ -218,14 +218,15 @@ func (v *volume) make(first bool) error {
 	if err == nil {
 		return v.keep(made)
 	}
-	err = mark(err)
 	switch outcomeOf(err) {
 	case goesOn, unknown:
-		return err
+		return mark(err)
 	}
 	if !first {
-		return err
+		// A permanent error would say that the earlier calls have made nothing, too.
+		return errors.New(err.Error())
 	}
+	err = mark(err)
 	if rerr := v.Records.Remove(v.id); rerr != nil {
 		return errors.Annotatef(err, "(removing its record: %v)", rerr)
 	}

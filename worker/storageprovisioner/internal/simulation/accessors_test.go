@@ -419,6 +419,9 @@ func (in *incarnation) recorded(tag, id string, err *params.Error) {
 		if t := in.world.things[tag]; t != nil {
 			t.stray = false
 		}
+		if r := in.world.requests[tag]; r != nil {
+			r.stray = false
+		}
 		if tagOf(id) != tag {
 			in.world.fail("%s: %s is recorded as %s", in.name, tag, id)
 		}

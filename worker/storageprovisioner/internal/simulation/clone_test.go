@@ -38,7 +38,7 @@ func (w *world) copies(s step) bool {
 	w.must(err)
 	snapshots, err := w.state.Snapshots()
 	w.must(err)
-	all = slices.DeleteFunc(all, func(s state.Storage) bool { return s.Volume == nil })
+	all = slices.DeleteFunc(all, func(s state.Storage) bool { return s.Volume == nil || s.Pool == hosted })
 	which := int(s.which)
 	switch action := l.roll(10); {
 	case action < 3:

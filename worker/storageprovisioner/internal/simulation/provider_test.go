@@ -22,12 +22,14 @@ const (
 	share = "share" // filesystems of the environment
 	disk  = "disk"  // volumes of a machine
 	tree  = "tree"  // filesystems of a machine
+
+	hosted = "hosted" // volumes of a machine, which a CSI driver on it makes (hosted_test.go)
 )
 
 // atOnce is the number of concurrent calls that a source allows; the default is one.
-var atOnce = map[string]int{cloud: 2, "plans": 8}
+var atOnce = map[string]int{cloud: 2, hosted: 2, "plans": 8}
 
-var providerTypes = []string{cloud, share, disk, tree}
+var providerTypes = []string{cloud, share, disk, tree, hosted}
 
 // thing is a volume or filesystem as it really is.
 type thing struct {
@@ -64,11 +66,14 @@ type provider struct {
 	name string
 }
 
-func (p provider) volumes() bool { return p.name == cloud || p.name == disk }
+func (p provider) volumes() bool { return p.name == cloud || p.name == disk || p.name == hosted }
 
 func (p provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
 	if !p.volumes() {
 		return nil, errors.NotSupportedf("volumes")
+	}
+	if p.name == hosted {
+		return newHostedSource(p.in), nil
 	}
 	if p.name == cloud && p.in.world.driver {
 		return driver{source{p.in, p.name, nil}}, nil
@@ -102,7 +107,7 @@ func (p provider) Scope() storage.Scope {
 }
 
 func (provider) Dynamic() bool                        { return true }
-func (provider) Releasable() bool                     { return true }
+func (p provider) Releasable() bool                   { return p.name != hosted }
 func (provider) DefaultPools() []*storage.Config      { return nil }
 func (provider) ValidateConfig(*storage.Config) error { return nil }
 func (provider) ValidateForK8s(map[string]any) error  { return nil }
@@ -130,7 +135,7 @@ const (
 type call struct {
 	op     string
 	key    string // of the entity
-	source string // of a creation
+	source string
 	// args must be the same in a repetition.
 	args any
 	// along is the key of the attachment that a creation may make as well.
@@ -185,6 +190,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	results := make([]R, 0, len(calls))
 	whole := l.lost || l.once(15) || w.mood == losing && l.once(3) || ctx.Err() != nil && l.once(2)
 	for _, c := range calls {
+		c.source = name
 		if whole {
 			w.failed[c.op+" is lost"]++
 		}
@@ -257,6 +263,9 @@ func (w *world) madeNothing(what string) error {
 }
 
 func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
+	if c.source == hosted {
+		return w.askDriver(in, c, l)
+	}
 	g := w.going[c.op+" "+c.key]
 	if g != nil {
 		switch {
@@ -577,7 +586,12 @@ func (s source) create(tag names.Tag, size uint64, on *thing, tags map[string]st
 	if id := w.recorded[key]; id != "" {
 		w.fail("%s: %s is made again, which is recorded as %s", s.in.name, key, id)
 	}
-	t := &thing{tag: key, id: w.next(s.name, key), provider: s.name, size: size, owner: owner, at: make(map[string]*place), on: on}
+	t := &thing{tag: key, provider: s.name, size: size, owner: owner, at: make(map[string]*place), on: on}
+	if s.name == hosted {
+		t.id, t.size = w.requests[key].id, w.requests[key].size
+	} else {
+		t.id = w.next(s.name, key)
+	}
 	if on != nil {
 		on.holds = t
 	}
@@ -593,7 +607,7 @@ func (s source) creation(tag names.Tag, args any, along string, do func() (any, 
 	if id := w.recorded[tag.String()]; id != "" && !s.in.crashed {
 		w.fail("%s: %s is to be made again, which is recorded as %s", s.in.name, tag, id)
 	}
-	return call{op: creating, key: tag.String(), source: s.name, args: args, along: along, do: do, mistake: mistake}
+	return call{op: creating, key: tag.String(), args: args, along: along, do: do, mistake: mistake}
 }
 
 func (t *thing) volumeInfo() storage.VolumeInfo {
@@ -623,8 +637,8 @@ func (s source) volumeCreation(p storage.VolumeParams, from storage.Origin) call
 			return nil, err
 		}
 		r := storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: t.volumeInfo()}}
-		// Every third volume can only be made attached.
-		if a := p.Attachment; a != nil && p.Tag.String()[len(p.Tag.String())-1]%3 == 0 && len(t.at) == 0 {
+		// Every third volume of the others can only be made attached.
+		if a := p.Attachment; a != nil && s.name != hosted && p.Tag.String()[len(p.Tag.String())-1]%3 == 0 && len(t.at) == 0 {
 			info := s.place(t, a.Machine.String())
 			r.VolumeAttachment = &storage.VolumeAttachment{Volume: p.Tag, Machine: a.Machine, VolumeAttachmentInfo: info}
 		}
@@ -845,6 +859,9 @@ func (s source) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObjec
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if s.name == hosted {
+		return w.ownersAtDriver(), nil
+	}
 	var objects []storage.OwnedObject
 	for _, tag := range sortedKeys(w.things) {
 		if t := w.things[tag]; t.provider == s.name {

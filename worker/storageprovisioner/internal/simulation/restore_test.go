@@ -70,6 +70,8 @@ func (w *world) older(s step) bool {
 	switch {
 	case !w.restored:
 		return false
+	case s.which%8 == 7 && w.hosted:
+		return false // a copy gets no volumes of a driver: they are the original's
 	case s.which%8 == 7:
 		w.becomeCopy(s.dice)
 		return true
@@ -130,6 +132,12 @@ func (w *world) restore(l luck) {
 		if w.recorded[tag] != "" && w.things[tag] == nil {
 			w.failed[restoring+" misses a thing"]++
 		}
+	}
+	for tag, r := range w.requests {
+		if !known[tag] {
+			delete(w.requests, tag)
+		}
+		r.stray = w.recorded[tag] == "" && !w.attempted[tag]
 	}
 	for _, tag := range sortedKeys(w.things) {
 		t := w.things[tag]

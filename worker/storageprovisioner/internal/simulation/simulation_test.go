@@ -196,6 +196,9 @@ func TestHistoriesCoverEveryFailure(t *testing.T) {
 		restoring + " finds a thing of another owner", restoring + " finds an unrecorded thing",
 		restoring + " finds a thing in use",
 		copying + " keeps storage of machines", copying + " leaves storage of the environment",
+		hosted + " carries out a call that is lost: " + creating, hosted + " carries out a call later: " + creating,
+		hosted + " is asked as before, although the size has changed", hosted + " refuses what it may have made",
+		hosted + " has deleted it already",
 		cloning + " of a volume", cloning + " of a snapshot", cloning + " finds what it has made", cloning + " misses its origin",
 		attaching + " in a context",
 	} {

@@ -43,7 +43,9 @@ type world struct {
 	// restored: older states are restored (restore_test.go), and the state is copied
 	// (copy_test.go).
 	restored bool
-	mood     mood
+	// hosted: a CSI driver makes the volumes of machines (hosted_test.go).
+	hosted bool
+	mood   mood
 
 	state *state.State
 	store *kvtest.Memory
@@ -68,6 +70,8 @@ type world struct {
 	owners  map[string]storage.Owner
 	going   map[string]*going
 	made    int
+	// requests are the records that the provider of a CSI driver has of volumes, by tag.
+	requests map[string]*request
 	// snapshots are all snapshots that there have been, by ID. origins says whose contents volumes
 	// are wanted with, by tag, and writes counts what the user has written.
 	snapshots map[string]*snapshot
@@ -149,6 +153,7 @@ func newWorld(free, keepLog bool) *world {
 		orphans:   make(map[string]*thing),
 		owners:    make(map[string]storage.Owner),
 		going:     make(map[string]*going),
+		requests:  make(map[string]*request),
 		failed:    make(map[string]int),
 		on:        make(map[string]names.MachineTag),
 		recorded:  make(map[string]string),
@@ -505,6 +510,9 @@ func (w *world) want(l *luck) {
 		Pool: providerTypes[l.roll(4)],
 		Size: 10,
 	}
+	if w.hosted && (p.Pool == disk || p.Pool == tree) {
+		p.Pool = hosted
+	}
 	if p.Pool == share || p.Pool == tree {
 		p.Kind = storage.StorageKindFilesystem
 	}
@@ -749,6 +757,11 @@ func (w *world) check() error {
 			return errors.Errorf("%s is left, which nobody wants", w.things[tag].id)
 		}
 	}
+	for _, tag := range sortedKeys(w.requests) {
+		if !wanted[tag] && !w.requests[tag].stray {
+			return errors.Errorf("the record of %s is left, which nobody wants", w.requests[tag].id)
+		}
+	}
 	for _, in := range w.workers {
 		report := in.worker.(interface{ Report() map[string]any }).Report()
 		if unfinished := report["unfinished"]; unfinished != nil {
@@ -796,6 +809,7 @@ func (w *world) prepare(l luck) error {
 func (w *world) run(dice uint32, history []step, together int) error {
 	w.hasty, w.mood = dice%4 == 3, moods[dice/4%8]
 	w.driver = dice/32%8 == 5
+	w.hosted = isHosted(dice)
 	// A hasty state cannot be restored: it does not take back what it has reported.
 	w.restored = dice%3 == 0 && !w.hasty && !w.free
 	for i := range scopes {

@@ -60,29 +60,47 @@ func (s State) Publish(p plan.Publication) ([]Published, error) {
 // attached.
 func (s State) recordVolumes(records []plan.Record) ([]Published, error) {
 	var failed []Published
-	if accessor, ok := s.Volumes.(volumeContexts); ok && slices.ContainsFunc(records, hasContext) {
-		var made []plan.Record
-		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
-			if hasContext(r) {
-				made = append(made, r)
-			}
-			return hasContext(r)
+	if accessor, ok := s.Volumes.(volumeContexts); ok {
+		var err error
+		records, failed, err = recordFirst(records, hasContext, func(r plan.Record) plan.Record {
+			return plan.Record{Subject: r.Subject, Info: r.Info.(volumeInContext).VolumeInfo}
+		}, func(made []plan.Record) ([]Published, error) {
+			return record(s.Guard, "recording the contexts of volumes", accessor.SetVolumeContexts, made, contextOnWire)
 		})
-		all, err := record(s.Guard, "recording the contexts of volumes", accessor.SetVolumeContexts, made, contextOnWire)
 		if err != nil {
 			return nil, err
-		}
-		records = rest
-		for i, p := range all {
-			if p.Err != nil {
-				failed = append(failed, p)
-			} else {
-				records = append(records, plan.Record{Subject: made[i].Subject, Info: made[i].Info.(volumeInContext).VolumeInfo})
-			}
 		}
 	}
 	done, err := record(s.Guard, "recording volumes", s.Volumes.SetVolumeInfo, records, volumeOnWire)
 	return append(failed, done...), err
+}
+
+// recordFirst calls first with the records that need something to be recorded before them, which reports
+// each of them in order. It returns the records that may follow, these as rest makes them, and what has
+// failed.
+func recordFirst(
+	records []plan.Record, need func(plan.Record) bool, rest func(plan.Record) plan.Record, first func([]plan.Record) ([]Published, error),
+) (follow []plan.Record, failed []Published, err error) {
+	var some []plan.Record
+	for _, r := range records {
+		if need(r) {
+			some = append(some, r)
+		} else {
+			follow = append(follow, r)
+		}
+	}
+	if len(some) == 0 {
+		return records, nil, nil
+	}
+	all, err := first(some)
+	for i, p := range all {
+		if p.Err != nil {
+			failed = append(failed, p)
+		} else {
+			follow = append(follow, rest(some[i]))
+		}
+	}
+	return follow, failed, err
 }
 
 func hasContext(r plan.Record) bool {
@@ -129,25 +147,14 @@ func unchanged[T any](_ plan.Subject, info T) T { return info }
 // volume whose plan is not recorded would never appear on its machine.
 func (s State) recordVolumeAttachments(records []plan.Record) ([]Published, error) {
 	var failed []Published
-	if accessor, ok := s.Volumes.(attachmentPlans); ok && slices.ContainsFunc(records, hasPlan) {
-		var planned []plan.Record
-		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
-			if hasPlan(r) {
-				planned = append(planned, r)
-			}
-			return hasPlan(r)
+	if accessor, ok := s.Volumes.(attachmentPlans); ok {
+		var err error
+		same := func(r plan.Record) plan.Record { return r }
+		records, failed, err = recordFirst(records, hasPlan, same, func(planned []plan.Record) ([]Published, error) {
+			return record(s.Guard, "recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
 		})
-		all, err := record(s.Guard, "recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
 		if err != nil {
 			return nil, err
-		}
-		records = rest
-		for i, p := range all {
-			if p.Err != nil {
-				failed = append(failed, p)
-			} else {
-				records = append(records, planned[i])
-			}
 		}
 	}
 	done, err := record(s.Guard, "recording volume attachments", s.Volumes.SetVolumeAttachmentInfo, records, volumeAttachmentOnWire)

@@ -203,7 +203,7 @@ func testEngine(t *testing.T, m *machine, e *realEngine) {
 	if err != nil || info.Size() > 24<<20 || info.Size() < 16<<20 {
 		t.Errorf("the volume of 24 MiB has a file of %v bytes, %v", info, err)
 	}
-	e.refused("", "volume", "create", "--driver", "stowage", "-o", "colour=red", "bad")
+	e.refused(`option "colour" is not known`, "volume", "create", "--driver", "stowage", "-o", "colour=red", "bad")
 	if out := e.must("volume", "ls", "-q"); !strings.Contains(out, "data") || !strings.Contains(out, "limited") || strings.Contains(out, "bad") {
 		t.Errorf("the volumes are %q", out)
 	}

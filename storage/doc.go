@@ -36,7 +36,8 @@
 //
 // A provider also knows whether a failed creation has left anything behind. If nothing is
 // left, it marks the error with [ErrNothingMade]. A permanent error and [ErrIncomplete] end a
-// creation too. After any other error the caller, before it removes the entity, repeats the
+// creation too. All of these speak of earlier calls as well; a source that keeps no records cannot,
+// and marks its errors with [ErrRefused] instead. After any other error the caller, before it removes the entity, repeats the
 // creation once more to learn what exists and to destroy it. So an entity cannot be removed
 // while its creation keeps failing with such errors.
 //

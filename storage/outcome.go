@@ -34,6 +34,12 @@ const (
 	// something may be left.
 	ErrNothingMade = errors.ConstError("nothing made")
 
+	// ErrRefused means that this call of a creation has ended and has made nothing, and that the
+	// source does not know what earlier calls have made, because it keeps no records. If there were
+	// any whose outcome is not known, the caller still looks for what they made before it removes
+	// the entity. An error may be marked with [ErrPermanent] too.
+	ErrRefused = errors.ConstError("creation refused")
+
 	// ErrIncomplete means that a creation or an attachment lacks parameters that will be
 	// available later. Nothing of what it was to make exists, as with [ErrNothingMade]. The
 	// caller asks again when the entity changes, or when it reads everything again, and does
@@ -66,6 +72,11 @@ func NothingMade(err error) error {
 	return errors.WithType(err, ErrNothingMade)
 }
 
+// Refused marks err with [ErrRefused]. It returns nil for nil.
+func Refused(err error) error {
+	return errors.WithType(err, ErrRefused)
+}
+
 // Incomplete marks err with [ErrIncomplete]. It returns nil for nil.
 func Incomplete(err error) error {
 	return errors.WithType(err, ErrIncomplete)
@@ -81,6 +92,12 @@ func Transient(err error) error {
 // with [ErrInProgress].
 func IsNothingMade(err error) bool {
 	return (errors.Is(err, ErrNothingMade) || errors.Is(err, ErrIncomplete)) && !errors.Is(err, ErrInProgress)
+}
+
+// IsRefused reports whether err means that this call of a creation has ended and has made
+// nothing: err is marked with [ErrRefused], and not with [ErrInProgress].
+func IsRefused(err error) bool {
+	return errors.Is(err, ErrRefused) && !errors.Is(err, ErrInProgress)
 }
 
 // IsIncomplete reports whether err means that its operation lacks parameters: err is marked

@@ -22,6 +22,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 		{storage.Transient, storage.ErrTransient},
 		{storage.NothingMade, storage.ErrNothingMade},
 		{storage.Incomplete, storage.ErrIncomplete},
+		{storage.Refused, storage.ErrRefused},
 	} {
 		t.Run(test.sentinel.Error(), func(t *testing.T) {
 			if err := test.mark(nil); err != nil {
@@ -42,7 +43,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
 					t.Errorf("%q has lost its cause", err)
 				}
-				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrTransient, storage.ErrNothingMade, storage.ErrIncomplete} {
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrTransient, storage.ErrNothingMade, storage.ErrIncomplete, storage.ErrRefused} {
 					if other != test.sentinel && errors.Is(err, other) {
 						t.Errorf("%q is also %q", err, other)
 					}
@@ -107,6 +108,25 @@ func TestIsNothingMade(t *testing.T) {
 	} {
 		if got := storage.IsNothingMade(errors.Annotate(test.err, "creating")); got != test.want {
 			t.Errorf("IsNothingMade(%v) = %t, want %t", test.err, got, test.want)
+		}
+	}
+}
+
+func TestIsRefused(t *testing.T) {
+	cause := errors.New("no room")
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{storage.Permanent(cause), false},
+		{storage.NothingMade(cause), false},
+		{storage.Refused(cause), true},
+		{storage.Refused(storage.Permanent(cause)), true},
+		{storage.Refused(storage.InProgress(cause)), false},
+	} {
+		if got := storage.IsRefused(errors.Annotate(test.err, "creating")); got != test.want {
+			t.Errorf("IsRefused(%v) = %t, want %t", test.err, got, test.want)
 		}
 	}
 }

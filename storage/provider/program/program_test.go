@@ -418,6 +418,7 @@ func TestErrorCodes(t *testing.T) {
 	for code, want := range map[string]error{
 		"in-progress":   storage.ErrInProgress,
 		"nothing-made":  storage.ErrNothingMade,
+		"refused":       storage.ErrRefused,
 		"incomplete":    storage.ErrIncomplete,
 		"permanent":     storage.ErrPermanent,
 		"ignored":       storage.ErrIgnored,

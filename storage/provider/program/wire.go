@@ -126,6 +126,8 @@ func (f *failure) err() error {
 		return errors.New(text)
 	case "nothing-made":
 		return storage.NothingMade(errors.New(text))
+	case "refused":
+		return storage.Refused(errors.New(text))
 	case "incomplete":
 		return storage.Incomplete(errors.New(text))
 	case "in-progress":

@@ -36,6 +36,7 @@ func SanitizeError(err error) error {
 		_ = errors.Is(err, target)
 	}
 	_ = storage.IsNothingMade(err)
+	_ = storage.IsRefused(err)
 	_ = storage.IsPermanent(err)
 	message := err.Error()
 	if short := Truncate(message); short != message {

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -403,6 +404,47 @@ func TestNothingMadeEndsOperationInProgress(t *testing.T) {
 	s.does("create volume 0")
 	s.ends(v, failing(storage.NothingMade(errors.New("no room"))))
 	s.does("remove volume 0")
+}
+
+// A refused creation says nothing about earlier ones: if there may be something left of one, the
+// creation is repeated when the volume is not wanted any more, to find and destroy that.
+// Behaviour A4.
+// Finding N44.
+func TestRefusalSaysNothingAboutEarlierAttempts(t *testing.T) {
+	refusals := map[string]error{
+		"for now":  storage.Refused(errors.New("no room")),
+		"for good": storage.Refused(storage.Permanent(errors.New("no such class"))),
+	}
+	for name, refusal := range refusals {
+		for _, earlier := range []error{nil, errors.New("lost"), storage.ErrInProgress} {
+			t.Run(fmt.Sprint(name, " after ", earlier), func(t *testing.T) {
+				s := play(t, remembering)
+				v := volume("0")
+				s.observe(wanted(v))
+				s.notes()
+				if earlier != nil {
+					s.ends(v, failing(earlier))
+					s.passes(time.Minute)
+					s.does("create volume 0")
+				}
+				s.ends(v, failing(refusal))
+				s.unmade()
+				s.observe(wanted(v, dead, attempted))
+				if earlier == nil {
+					s.does("remove volume 0")
+					return
+				}
+				if storage.IsPermanent(refusal) {
+					s.core.Retry(v)
+				} else {
+					s.passes(time.Hour)
+				}
+				s.does("create volume 0")
+				s.ends(v, failing(refusal))
+				s.does() // it is not removed
+			})
+		}
+	}
 }
 
 // A filesystem that may exist in part does not hold the volume that backs it: the state

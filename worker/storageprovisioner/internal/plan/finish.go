@@ -306,12 +306,17 @@ func (c *Core) noteFailure(e *entity, r *Result) {
 // the state does not, there are only two reasons to look for leftovers: the whole call failed,
 // or the attempt may have been going on until this failure.
 func (c *Core) noteMade(e *entity, r *Result, wasUnresolved bool) {
+	refused := e.op == Create && storage.IsRefused(r.Err)
 	switch {
+	case refused && !wasUnresolved:
+		// This attempt made nothing; that says nothing about earlier ones.
+	case refused:
+		e.made = max(e.made, unknownMade)
 	case storage.IsNothingMade(r.Err), e.op == Create && isFinal(r.Err):
 		// A creation that fails for good says the same of the attempts before it.
 		e.madeNothing()
 	case isFinal(r.Err):
-		// This attempt made nothing; that says nothing about earlier ones.
+		// As with a refusal.
 	case r.Unknown, wasUnresolved && !e.unresolved:
 		e.made = max(e.made, unknownMade)
 	case c.options.Attempts && !e.unresolved:
@@ -346,7 +351,7 @@ func (e *entity) failureMessage() string {
 // any failure ends a resize, which leaves nothing behind, and any failure ends an operation on
 // a volume whose device is gone, so that the entity can be removed.
 func (e *entity) mayStillRun(err error) bool {
-	ended := isFinal(err) || storage.IsNothingMade(err)
+	ended := isFinal(err) || storage.IsNothingMade(err) || storage.IsRefused(err)
 	return MayStillRun(err) || e.unresolved && !ended && e.op != Resize && !e.lostDevice()
 }
 
@@ -362,7 +367,7 @@ func (e *entity) lostDevice() bool {
 
 // MayStillRun reports whether an operation with this error may be going on.
 func MayStillRun(err error) bool {
-	if storage.IsNothingMade(err) {
+	if storage.IsNothingMade(err) || storage.IsRefused(err) {
 		return false
 	}
 	return errors.Is(err, storage.ErrInProgress) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

@@ -288,8 +288,46 @@ func TestRefusedCreation(t *testing.T) {
 			if _, err := h.create(p); err == nil || storage.IsNothingMade(err) || storage.IsPermanent(err) {
 				t.Errorf("after an attempt that made it: %v; want an error after which something may exist", err)
 			}
+			owned, err := h.volumes().(storage.VolumeOwnerLister).ListVolumeOwners(h.ctx)
+			if err != nil || len(owned) != 1 || !owned[0].Incomplete {
+				t.Fatalf("recorded: %+v, %v", owned, err)
+			}
+			if err := h.destroy(owned[0].ID); err == nil {
+				t.Error("destroyed, although it is not known what there is")
+			}
 			h.driver.set(func() { h.driver.before, h.driver.after = nil, nil })
 			v := h.mustCreate(p)
+			if err := h.destroy(v.VolumeId); err != nil {
+				t.Fatal(err)
+			}
+			h.requireClean()
+		})
+	}
+}
+
+// A creation is repeated with a larger size than what exists, and the volume cannot grow, or a removal
+// that had begun is refused: that does not say that nothing exists.
+// Finding N45: it did.
+func TestRefusalAfterCreation(t *testing.T) {
+	for _, method := range []string{"ControllerExpandVolume", "DeleteVolume"} {
+		t.Run(method, func(t *testing.T) {
+			h := newHarness(t)
+			p := volume("0")
+			v := h.mustCreate(p)
+			h.driver.set(func() { h.driver.before = failing(method, codes.OutOfRange) })
+			if method == "DeleteVolume" {
+				if err := h.destroy(v.VolumeId); err == nil {
+					t.Fatal("destroyed")
+				}
+			}
+			p.Size *= 2
+			if _, err := h.create(p); err == nil || storage.IsPermanent(err) || storage.IsNothingMade(err) {
+				t.Errorf("%v: nothing made: %v, permanent: %v", err, storage.IsNothingMade(err), storage.IsPermanent(err))
+			}
+			h.driver.set(func() { h.driver.before = nil })
+			if v := h.mustCreate(p); v.Size != p.Size {
+				t.Errorf("it has %d MiB, and %d were requested", v.Size, p.Size)
+			}
 			if err := h.destroy(v.VolumeId); err != nil {
 				t.Fatal(err)
 			}

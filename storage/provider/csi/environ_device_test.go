@@ -180,25 +180,6 @@ func TestVolumesOfTheEnvironment(t *testing.T) {
 	e.requireClean()
 }
 
-// A creation that the driver has refused has made nothing; one whose outcome is not known may have, and the
-// repeated call says so.
-func TestRefusedCreationInTheEnvironment(t *testing.T) {
-	e := newEnviron(t)
-	e.known[names.NewMachineTag("0")] = machine.Driver{NodeID: "node-a", Topology: map[string]string{"zone": "a"}}
-	for code, nothing := range map[codes.Code]bool{
-		codes.InvalidArgument: true, codes.Internal: true,
-		codes.AlreadyExists: false, codes.Unavailable: false, codes.Aborted: false,
-	} {
-		e.driver.set(func() { e.driver.before = failing("CreateVolume", code) })
-		_, err := e.create(e.params("0"))
-		if errors.Is(err, storage.ErrNothingMade) != nothing {
-			t.Errorf("%s: nothing made: %t (%v), want %t", code, !nothing, err, nothing)
-		}
-	}
-	e.driver.set(func() { e.driver.before = nil })
-	e.requireClean()
-}
-
 // A plan that a machine cannot carry out says what is missing.
 func TestPlansThatCannotBeCarriedOut(t *testing.T) {
 	e := newEnviron(t)
@@ -210,5 +191,60 @@ func TestPlansThatCannotBeCarriedOut(t *testing.T) {
 		if _, err := e.plan("a").AttachVolume(t.Context(), attributes); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", attributes, err)
 		}
+	}
+}
+
+// What the driver refuses says nothing about an earlier attempt whose answer was lost: this source keeps
+// no records.
+// Finding N44: it said that nothing was made.
+func TestRefusedCreationInTheEnvironment(t *testing.T) {
+	for _, test := range []struct {
+		code      codes.Code
+		permanent bool
+	}{
+		{codes.InvalidArgument, true}, {codes.AlreadyExists, true}, {codes.OutOfRange, true}, {codes.Unimplemented, true},
+		{codes.Internal, false}, {codes.FailedPrecondition, false}, {codes.PermissionDenied, false}, {codes.Unknown, false},
+	} {
+		t.Run(test.code.String(), func(t *testing.T) {
+			e := newEnviron(t)
+			e.known[names.NewMachineTag("0")] = machine.Driver{NodeID: "node-a", Topology: map[string]string{"zone": "a"}}
+			p := e.params("0")
+			e.driver.set(func() { e.driver.after = failing("CreateVolume", codes.Unavailable) })
+			if _, err := e.create(p); err == nil || storage.IsRefused(err) || storage.IsPermanent(err) {
+				t.Errorf("its answer is lost: %v", err)
+			}
+			e.driver.set(func() { e.driver.before = failing("CreateVolume", test.code) })
+			if _, err := e.create(p); !storage.IsRefused(err) || storage.IsNothingMade(err) || storage.IsPermanent(err) != test.permanent {
+				t.Errorf("refused: %v, permanent: %v", err, storage.IsPermanent(err))
+			}
+			e.driver.set(func() { e.driver.before, e.driver.after = nil, nil })
+			v := e.mustCreate(p)
+			if err := e.destroy(v.VolumeId); err != nil {
+				t.Fatal(err)
+			}
+			e.requireClean()
+		})
+	}
+}
+
+// What goes wrong before the driver is asked for a volume says the same, whatever the driver is doing.
+func TestDriverIsNotAskedForVolume(t *testing.T) {
+	e := newEnviron(t)
+	for what, prepare := range map[string]func(){
+		"no machine": func() {},
+		"no driver":  func() { e.driver.before = failing("GetPluginCapabilities", codes.DeadlineExceeded) },
+	} {
+		e.driver.set(prepare)
+		if _, err := e.create(e.params("0")); !storage.IsRefused(err) || !errors.Is(err, storage.ErrTransient) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	p := e.params("0")
+	p.Attributes = map[string]any{"tier": []string{"fast"}}
+	if _, err := e.create(p); !storage.IsRefused(err) || !storage.IsPermanent(err) {
+		t.Errorf("unknown attribute: %v", err)
+	}
+	if n := e.driver.count("CreateVolume"); n != 0 {
+		t.Errorf("it was asked %d times", n)
 	}
 }

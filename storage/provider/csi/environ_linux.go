@@ -9,7 +9,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
-	"google.golang.org/grpc/codes"
 
 	"github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/environs/envcontext"
@@ -79,33 +78,12 @@ func (s *environSource) CreateVolumes(ctx envcontext.ProviderCallContext, params
 		})
 }
 
-// create returns a volume for a tag: a new one, or what an earlier call has made.
+// create returns a volume for a tag: a new one, or what an earlier call has made. Its errors do not say
+// that nothing exists: an earlier call may have made it.
 func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) {
-	size, err := object.SizeInBytes(p.Size)
+	d, r, err := c.request(p)
 	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	parsed, err := c.config.parse(p.Attributes)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	d, err := c.driver()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	r := request{Bytes: int64(size), Block: true, Parameters: parsed.parameters}
-	if p.Attachment != nil {
-		hasTopology, err := d.hasTopology()
-		if err != nil {
-			return nil, mark(err)
-		}
-		if hasTopology {
-			on, err := c.machine(p.Attachment.Machine)
-			if err != nil {
-				return nil, c.waitForMachine(err, p.Attachment.Machine)
-			}
-			r.Topology = on.Topology
-		}
+		return nil, storage.Refused(beforeCreation(c.ctx, err))
 	}
 	made, err := d.createVolume("stowage-"+storage.OwnerOf(p.ResourceTags).EntityUUID, r)
 	if err != nil {
@@ -127,15 +105,40 @@ func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) {
 	return made, nil
 }
 
-// ofCreation marks the error of a creation. If the driver has refused it, there is no volume of that name;
-// if it says that there is one with other parameters, that may be ours.
-func ofCreation(err error) error {
-	var failed *callError
-	refused := errors.As(err, &failed) && failed.method == "CreateVolume" && failed.code != codes.AlreadyExists
-	if outcome := outcomeOf(err); refused && (outcome == final || outcome == ended) {
-		return storage.NothingMade(mark(err))
+// request returns the driver, and what it is asked for.
+func (c *controllerCall) request(p storage.VolumeParams) (*driver, request, error) {
+	size, err := object.SizeInBytes(p.Size)
+	if err != nil {
+		return nil, request{}, errors.Trace(err)
 	}
-	return mark(err)
+	parsed, err := c.config.parse(p.Attributes)
+	if err != nil {
+		return nil, request{}, errors.Trace(err)
+	}
+	r := request{Bytes: int64(size), Block: true, Parameters: parsed.parameters}
+	d, err := c.driver()
+	if err != nil || p.Attachment == nil {
+		return d, r, errors.Trace(err)
+	}
+	hasTopology, err := d.hasTopology()
+	if err != nil || !hasTopology {
+		return d, r, mark(err)
+	}
+	on, err := c.machine(p.Attachment.Machine)
+	if err != nil {
+		return nil, r, c.waitForMachine(err, p.Attachment.Machine)
+	}
+	r.Topology = on.Topology
+	return d, r, nil
+}
+
+// ofCreation marks the error of a call that makes a volume.
+func ofCreation(err error) error {
+	switch outcomeOf(err) {
+	case goesOn, unknown:
+		return mark(err)
+	}
+	return storage.Refused(mark(err))
 }
 
 // machine returns what the driver there says about a machine.

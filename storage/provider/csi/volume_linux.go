@@ -138,27 +138,42 @@ func (c *bulk) create(tag names.Tag, size uint64, attrs map[string]any, resource
 	}
 	v, err := c.load(id)
 	if err == nil && v.rec.Phase == object.PhaseDestroying {
-		if err := v.destroy(); err != nil {
-			return nil, errors.Trace(err)
-		}
-		err = errors.NotFound
-	}
-	first := errors.Is(err, errors.NotFound)
-	if first {
-		v, err = c.note(id, size, attrs, resourceTags, block)
-	}
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	if v.rec.Phase == object.PhaseCreating {
-		if err := v.make(first); err != nil {
-			return nil, errors.Trace(err)
+		if err = v.destroy(); err == nil {
+			err = errors.NotFound
 		}
 	}
+	if errors.Is(err, errors.NotFound) {
+		if v, err = c.note(id, size, attrs, resourceTags, block); err == nil {
+			err = v.make(true)
+		}
+		return v, errors.Trace(err)
+	}
+	if err == nil && v.rec.Phase == object.PhaseCreating {
+		if err := v.make(false); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	if err == nil {
+		err = v.fit(size)
+	}
+	return v, errors.Trace(afterEarlier(err))
+}
+
+// fit makes a volume that an earlier call has made at least size bytes large.
+func (v *volume) fit(size uint64) error {
 	if size > v.rec.Size {
-		return v, errors.Trace(v.resize(size))
+		return v.resize(size)
 	}
-	return v, errors.Trace(v.rec.CheckSize(v.rec.Size, size))
+	return v.rec.CheckSize(v.rec.Size, size)
+}
+
+// afterEarlier returns the error of a creation after an earlier call that may have made something. A
+// permanent error would say that the earlier call has made nothing, too.
+func afterEarlier(err error) error {
+	if storage.IsPermanent(err) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // checkOwner returns an error unless the owner has a UUID: the name at the driver is made from it.
@@ -201,14 +216,19 @@ func (c *bulk) topology() (map[string]string, error) {
 	if err == nil {
 		topology, err = d.topology()
 	}
-	switch {
-	case err == nil:
-		return topology, nil
-	case c.Err() != nil, storage.IsPermanent(err):
-		return nil, storage.NothingMade(err)
+	if err != nil {
+		return nil, storage.NothingMade(beforeCreation(c.Context, err))
 	}
-	// Whatever goes on at the driver makes no volume.
-	return nil, storage.NothingMade(storage.Transient(errors.New(err.Error())))
+	return topology, nil
+}
+
+// beforeCreation returns the error of what comes before the call that makes a volume. Whatever goes on
+// at the driver then makes none.
+func beforeCreation(ctx context.Context, err error) error {
+	if ctx.Err() != nil || storage.IsPermanent(err) {
+		return err
+	}
+	return storage.Transient(errors.New(err.Error()))
 }
 
 // make lets the driver make the volume that was recorded. If no earlier call can have made it, and
@@ -222,13 +242,12 @@ func (v *volume) make(first bool) error {
 	case goesOn, unknown:
 		return mark(err)
 	}
-	if !first {
-		// A permanent error would say that the earlier calls have made nothing, too.
-		return errors.New(err.Error())
-	}
 	err = mark(err)
+	if !first {
+		return afterEarlier(err)
+	}
 	if rerr := v.Records.Remove(v.id); rerr != nil {
-		return errors.Annotatef(err, "(removing its record: %v)", rerr)
+		return afterEarlier(errors.Annotatef(err, "(removing its record: %v)", rerr))
 	}
 	return storage.NothingMade(err)
 }
@@ -270,13 +289,11 @@ func (v *volume) destroy() error {
 	if v.rec.VolumeID == "" {
 		// What an interrupted creation has made can be found only by creating it.
 		made, err := v.createAtDriver()
-		switch {
-		case err != nil && outcomeOf(err) == final:
-			return errors.Trace(v.Records.Remove(v.id))
-		case err != nil:
-			return mark(err)
-		case made.GetVolumeId() == "":
-			return errors.New("CreateVolume: the driver gives no volume_id")
+		if err == nil {
+			err = checkID(made.GetVolumeId())
+		}
+		if err != nil {
+			return errors.Annotate(mark(err), "asking for what an interrupted creation may have made")
 		}
 		v.rec.VolumeID = made.GetVolumeId()
 	}

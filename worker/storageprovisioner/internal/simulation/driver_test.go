@@ -14,6 +14,27 @@ type driver struct{ source }
 
 var _ storage.ContextSource = driver{}
 
+// forgets reports whether the source of a creation does not know what earlier calls have made.
+func (w *world) forgets(c call) bool {
+	return c.op == creating && c.source == cloud && w.driver && !w.calm
+}
+
+// loseOrRefuse carries out a creation whose answer is lost, or refuses it, perhaps for good, whatever an
+// earlier one has made.
+func (w *world) loseOrRefuse(c call, l *luck) error {
+	if w.things[c.key] == nil && l.once(2) {
+		_, _ = c.do()
+		return errTransient
+	}
+	if w.things[c.key] != nil {
+		w.failed[cloud+" refuses what it has made"]++
+	}
+	if l.once(2) {
+		return storage.Refused(errPermanent)
+	}
+	return storage.Refused(errTransient)
+}
+
 // contextOf returns the context of a volume.
 func contextOf(id string) map[string]string { return map[string]string{"volume": id} }
 

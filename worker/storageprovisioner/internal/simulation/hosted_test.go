@@ -24,6 +24,8 @@ type request struct {
 	size  uint64
 	owner storage.Owner
 	stray bool
+	// destroying: its destruction has begun.
+	destroying bool
 }
 
 // newHostedSource returns the source of the driver's volumes. It makes no clones.
@@ -49,6 +51,10 @@ func (w *world) askDriver(in *incarnation, c call, l *luck) (any, error) {
 	switch c.op {
 	case creating:
 		return w.createAtDriver(in, c, l)
+	case attaching:
+		if r := w.requests[storageOf(c.key)]; r == nil || r.destroying {
+			return nil, errors.Errorf("%s is not there to be attached", c.key)
+		}
 	case destroying:
 		if r := w.requests[c.key]; r == nil || r.id != c.args {
 			return nil, nil
@@ -56,6 +62,7 @@ func (w *world) askDriver(in *incarnation, c call, l *luck) (any, error) {
 		if w.things[c.key] == nil {
 			w.failed[hosted+" has deleted it already"]++
 		}
+		w.requests[c.key].destroying = true
 		_, err := w.callDriver(in, c, false, l)
 		if err == nil {
 			delete(w.requests, c.key)
@@ -104,6 +111,9 @@ func (w *world) callDriver(in *incarnation, c call, again bool, l *luck) (any, e
 			continue
 		}
 		if !g.done && !w.calm && !l.once(3) {
+			if other == key {
+				g.args, g.by = c.args, in // the answer to the first call may have been lost
+			}
 			return nil, storage.InProgress(errors.Errorf("injected: the driver is at work: %s", other))
 		}
 		if !g.done {

@@ -277,8 +277,11 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			return c.do()
 		case l.once(3):
 			return nil, errTransient
-		case c.op == creating && w.things[c.key] == nil && l.once(6):
+		case c.op == creating && (w.things[c.key] == nil || w.forgets(c)) && l.once(6):
 			delete(w.going, c.op+" "+c.key)
+			if w.forgets(c) {
+				return nil, storage.Refused(errTransient)
+			}
 			return nil, w.madeNothing(c.op + " ends and has made nothing")
 		}
 		// The answer to the first call may have been lost with the whole call: then the operation
@@ -286,14 +289,9 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		g.call, g.by = c, in
 		return nil, storage.ErrInProgress
 	}
-	if late := w.going[attaching+" "+c.key]; late != nil && c.op == detaching {
-		// No worker knows that the attachment goes on, or it would repeat it: the answer was
-		// lost with the whole call. It ends, or is given up, before it can be undone.
-		delete(w.going, attaching+" "+c.key)
-		if !late.done && l.once(2) {
-			w.finish(late, l)
-		}
-		w.failed[c.op+" ends what was lost"]++
+	w.endOpposite(c, l)
+	if w.forgets(c) && !l.once(3) { // creations are few
+		return nil, w.loseOrRefuse(c, l)
 	}
 	// What exists is never refused for good: its maker can describe it.
 	refused := !w.isDone(c)
@@ -330,10 +328,28 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			return nil, storage.ErrIgnored
 		}
 	case 22, 23:
+		if c.op == attaching && w.things[storageOf(c.key)] == nil {
+			break
+		}
 		w.going[c.op+" "+c.key] = &going{call: c, by: in}
 		return nil, storage.ErrInProgress
 	}
 	return c.do()
+}
+
+// endOpposite ends, or gives up, an attachment that goes on and is to be undone, or a detachment whose
+// volume is to be attached. No worker knows that it goes on, or it would repeat it: the answer was lost.
+func (w *world) endOpposite(c call, l *luck) {
+	opposite := map[string]string{attaching: detaching, detaching: attaching}[c.op] + " " + c.key
+	late := w.going[opposite]
+	if late == nil {
+		return
+	}
+	delete(w.going, opposite)
+	if !late.done && l.once(2) {
+		w.finish(late, l)
+	}
+	w.failed[c.op+" ends what was lost"]++
 }
 
 // isDone reports whether the result of a creation or attachment exists already.

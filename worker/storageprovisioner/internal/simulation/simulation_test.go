@@ -200,7 +200,7 @@ func TestHistoriesCoverEveryFailure(t *testing.T) {
 		hosted + " is asked as before, although the size has changed", hosted + " refuses what it may have made",
 		hosted + " has deleted it already",
 		cloning + " of a volume", cloning + " of a snapshot", cloning + " finds what it has made", cloning + " misses its origin",
-		attaching + " in a context",
+		attaching + " in a context", cloud + " refuses what it has made",
 	} {
 		missing[what] = true
 	}
@@ -211,7 +211,7 @@ func TestHistoriesCoverEveryFailure(t *testing.T) {
 			}
 		}
 	}
-	for seed := uint64(0); seed < 300 && len(missing) > 0; seed++ {
+	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
 		synctest.Test(t, func(*testing.T) {
 			w := newWorld(false, false)
 			defer w.end()

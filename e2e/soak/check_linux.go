@@ -90,7 +90,7 @@ func (s *soak) settle(status map[string]command.Storage) error {
 // files on disk, and the agent's use of resources.
 func (s *soak) problems(status map[string]command.Storage) ([]string, error) {
 	p := problems{soak: s, status: status}
-	all, err := p.look(p.objects, p.agents, p.shownSnapshots, p.devices, p.mounted, p.files, p.snapshotFiles, p.processes, p.resources)
+	all, err := p.look(p.objects, p.agents, p.shownSnapshots, p.devices, p.driverDevices, p.mounted, p.files, p.snapshotFiles, p.driverVolumes, p.processes, p.resources)
 	if err == nil && len(all) == 0 {
 		s.settleSnapshots(p.listed)
 	}
@@ -255,6 +255,9 @@ func (p *problems) files() error {
 		if i.onVolume() {
 			paths = append(paths, "loop/volumes/"+i.objects[volume], i.record(volume))
 		}
+		if i.block() && i.provider == driverName {
+			paths = append(paths, i.record(volume))
+		}
 		if !i.block() {
 			paths = append(paths, i.record(filesystem))
 		}
@@ -276,9 +279,14 @@ func (p *problems) files() error {
 	if err != nil {
 		return err
 	}
-	for _, path := range append(found, hidden...) {
+	// The directories of a driver's volumes are one level deeper.
+	records, err := filepath.Glob(filepath.Join(top, driverName, "*/records/*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range slices.Concat(found, hidden, records) {
 		path = path[len(top)+1:]
-		if !allowed[path] {
+		if !allowed[path] && !isOfDriver(path) {
 			p.add("%s is nobody's", path)
 		}
 		delete(required, path)
@@ -287,6 +295,12 @@ func (p *problems) files() error {
 		p.add("%s is missing", path)
 	}
 	return nil
+}
+
+// isOfDriver reports whether a path is a directory of volumes of a driver, or of their parts.
+func isOfDriver(path string) bool {
+	parts := strings.Split(path, "/")
+	return parts[0] == driverName && len(parts) <= 3
 }
 
 // processes checks that neither this agent nor an earlier one has left processes running.
@@ -303,7 +317,7 @@ func (p *problems) processes() error {
 				if err != nil {
 					return err
 				}
-				if pid == p.agent.PID() || p.second != nil && pid == p.second.PID() {
+				if pid == p.agent.PID() || p.second != nil && pid == p.second.PID() || p.driver.is(pid) {
 					continue
 				}
 				if parent == os.Getpid() { // no one else would wait for a child that has ended

@@ -77,6 +77,7 @@ func (s *soak) crash() error {
 	err = errors.Join(err, s.kill())
 	if err == nil && !stateDown && !dataDown {
 		s.figures.kills++
+		err = s.crashDriver()
 	}
 	s.note("kill -9 after %s", delay)
 	for range flying {
@@ -230,6 +231,9 @@ func (s *soak) unmountStorage() error {
 				return err
 			}
 		}
+	}
+	if err := s.rebootDriver(); err != nil {
+		return err
 	}
 	loops, err := kernel.Loops(s.boundStorage())
 	if err != nil {

@@ -95,7 +95,14 @@ func (s *soak) isOurs(i *instance, device string) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(loops, kernel.Loop{Path: device, File: s.volumeFile(i)}) {
+	ours := slices.Contains(loops, kernel.Loop{Path: device, File: s.volumeFile(i)})
+	if i.provider == driverName {
+		if loops, err = kernel.Loops(s.driver.stowage.DataDir); err != nil {
+			return err
+		}
+		ours = slices.ContainsFunc(loops, func(l kernel.Loop) bool { return l.Path == device })
+	}
+	if !ours {
 		return fmt.Errorf("%s is at %s, which is another's: %v", i.name, device, loops)
 	}
 	return nil

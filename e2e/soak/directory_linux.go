@@ -17,8 +17,9 @@ import (
 	"github.com/stowage-io/stowage/internal/fsync"
 )
 
-// kernelHas describes the loop devices and mounts below a directory.
-func kernelHas(dir string) (string, error) {
+// kernelHas describes the loop devices and mounts below a directory, except those of the driver, which
+// goes on by itself.
+func (s *soak) kernelHas(dir string) (string, error) {
 	loops, err := kernel.Loops(dir)
 	if err != nil {
 		return "", err
@@ -28,10 +29,19 @@ func kernelHas(dir string) (string, error) {
 		return "", err
 	}
 	var lines []string
+	ofDriver := func(path string) bool {
+		return s.driver != nil && strings.HasPrefix(path, s.driver.stowage.DataDir+"/")
+	}
 	for _, l := range loops {
+		if ofDriver(l.File) {
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("%s of %s\n", l.Path, l.File))
 	}
 	for _, m := range mounts {
+		if ofDriver(m.Mountpoint) {
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("mount %d of %s on %s\n", m.ID, m.Source, m.Mountpoint))
 	}
 	slices.Sort(lines)
@@ -50,6 +60,9 @@ func (s *soak) copyDirectory() error {
 		return err
 	}
 	if err := s.refusesToStart(second, "stowage adopt-dir"); err != nil {
+		return err
+	}
+	if err := s.dropFromCopy(second.DataDir); err != nil {
 		return err
 	}
 	if err := s.offline(second, "adopt-dir", "--copy", "--data-dir", second.DataDir); err != nil {
@@ -98,7 +111,7 @@ func (s *soak) frozen(do func() error) (err error) {
 // useCopy runs an agent in the copy until all its storage is there, compares the data, and
 // removes the storage, while the first agent keeps all of its own.
 func (s *soak) useCopy(second command.Stowage) (err error) {
-	agent, err := second.Start(filepath.Join(s.dir, "second.log"), "--retry-min", s.retryMin.String())
+	agent, err := second.Start(filepath.Join(s.dir, "second.log"), s.agentArgs()...)
 	if err != nil {
 		return err
 	}
@@ -135,7 +148,7 @@ func (s *soak) useCopy(second command.Stowage) (err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
 		i := s.all[name]
-		if location := status[name].Location; location != "" && !i.volatile {
+		if location := status[name].Location; location != "" && !i.volatile && i.provider != driverName {
 			if err := s.checkData(i, location); err != nil {
 				return err
 			}
@@ -159,7 +172,7 @@ func (s *soak) useCopy(second command.Stowage) (err error) {
 	if err := agent.Err(); err != nil {
 		return err
 	}
-	if left, err := kernelHas(second.DataDir); left != "" || err != nil {
+	if left, err := s.kernelHas(second.DataDir); left != "" || err != nil {
 		return fmt.Errorf("left of it (%v):\n%s", err, left)
 	}
 	return s.stillThere()
@@ -172,6 +185,9 @@ func (s *soak) copied(second command.Stowage, status map[string]command.Storage)
 		return fmt.Errorf("it has %d storage instances, the original has %d: %+v", len(status), len(s.all), status)
 	}
 	for name, i := range s.all {
+		if i.provider == driverName {
+			continue // the copy does not have it
+		}
 		row := status[name]
 		attached := row.Status == "attached" && row.Location != ""
 		once := i.filesystem == "xfs" || i.filesystem == "btrfs"

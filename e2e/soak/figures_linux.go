@@ -13,6 +13,8 @@ type figures struct {
 	kills, stateDowns, dataDowns, bothDowns int
 	// again counts the kills that hit an agent which was still starting.
 	again int
+	// driverKills counts the kills of the CSI driver.
+	driverKills int
 
 	operations, acknowledged, refused, cutShort, tookEffect int
 	made                                                    int // storage instances
@@ -55,6 +57,7 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("duration             %s", time.Since(f.begun).Round(time.Second)),
 		fmt.Sprintf("crashes              %d", f.crashes()),
 		fmt.Sprintf("  kill -9            %d, %d of them while the agent was still starting", f.kills, f.again),
+		fmt.Sprintf("  of the driver      %d", f.driverKills),
 		fmt.Sprintf("  state's disk down  %d", f.stateDowns),
 		fmt.Sprintf("  storage's disk     %d", f.dataDowns),
 		fmt.Sprintf("  both               %d", f.bothDowns),

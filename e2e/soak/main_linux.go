@@ -49,6 +49,8 @@ type settings struct {
 	disksOneIn int
 	// Each of these events happens once in so many rounds; 0: never.
 	restoreEvery, copyEvery, moveEvery, loseEvery, interfereEvery int
+	// withDriver says that there is a CSI driver, and storage of it.
+	withDriver bool
 	// keep leaves everything in place after a failure.
 	keep bool
 	// parent is the directory to work in.
@@ -82,6 +84,7 @@ func main() {
 	flag.IntVar(&s.moveEvery, "move-every", 25, "the data directory is moved once in so many `rounds`; 0: never")
 	flag.IntVar(&s.loseEvery, "lose-every", 25, "the state is lost once in so many `rounds`; 0: never")
 	flag.IntVar(&s.interfereEvery, "meddle-every", 3, "other programs meddle once in so many `rounds`; 0: never")
+	flag.BoolVar(&s.withDriver, "driver", true, "use storage of a CSI driver too")
 	flag.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flag.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	flag.Parse()

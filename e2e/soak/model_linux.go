@@ -10,6 +10,8 @@ import (
 type kind struct {
 	name string
 	pool string
+	// provider is that of the pool, if it is not the pool's name.
+	provider string
 	// filesystem is the type of the filesystem on a volume, or of the mount for pools without
 	// volumes.
 	filesystem string

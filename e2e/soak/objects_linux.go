@@ -14,6 +14,9 @@ func (i *instance) records(o object) string {
 	if o == filesystem && i.onVolume() {
 		return "managed/records/"
 	}
+	if i.provider == driverName {
+		return fmt.Sprintf("%s/%ss/records/", driverName, o)
+	}
 	return i.pool + "/records/"
 }
 

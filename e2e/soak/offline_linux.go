@@ -96,7 +96,7 @@ func (s *soak) offline(where command.Stowage, args ...string) error {
 
 // refusesToStart checks that an agent ends at once, names a remedy, and changes nothing.
 func (s *soak) refusesToStart(where command.Stowage, remedy string) error {
-	before, err := kernelHas(s.dir)
+	before, err := s.kernelHas(s.dir)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (s *soak) refusesToStart(where command.Stowage, remedy string) error {
 	if agent.Err() == nil || !strings.Contains(string(said), remedy) {
 		return fmt.Errorf("an agent in %s ended with %v, and should name %q:\n%s", where.DataDir, agent.Err(), remedy, said)
 	}
-	after, err := kernelHas(s.dir)
+	after, err := s.kernelHas(s.dir)
 	if err == nil && after != before {
 		err = fmt.Errorf("an agent that refused to start had before\n%sand left\n%s", before, after)
 	}

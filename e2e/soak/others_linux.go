@@ -91,7 +91,9 @@ func (s *soak) coverSome() error {
 
 // detachSome detaches loop devices of volumes. The next agent attaches them again.
 func (s *soak) detachSome() error {
-	for _, i := range s.settledOnes((*instance).block) {
+	// A driver that runs does not learn that its device is gone.
+	blocks := func(i *instance) bool { return i.block() && i.onVolume() }
+	for _, i := range s.settledOnes(blocks) {
 		s.note("somebody detaches %s of %s", i.settled.Location, i.name)
 		if err := kernel.Detach(i.settled.Location); err != nil {
 			return err

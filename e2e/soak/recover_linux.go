@@ -45,13 +45,17 @@ func (s *soak) loseState() error {
 	if err := s.refusesToStart(s.stowage, "stowage recover"); err != nil {
 		return err
 	}
-	if err := s.must(s.stowage, "recover", "--data-dir", s.stowage.DataDir); err != nil {
+	args := []string{"recover", "--data-dir", s.stowage.DataDir}
+	if s.driver != nil {
+		args = append(args, "--plugins-dir", s.driver.plugins)
+	}
+	if err := s.must(s.stowage, args...); err != nil {
 		return err
 	}
 	if err := s.refusesToStart(s.stowage, "stowage recover"); err != nil {
 		return fmt.Errorf("after a look at what there is: %w", err)
 	}
-	if err := s.offline(s.stowage, "recover", "--yes", "--data-dir", s.stowage.DataDir); err != nil {
+	if err := s.offline(s.stowage, append(args, "--yes")...); err != nil {
 		return err
 	}
 	if !copies {

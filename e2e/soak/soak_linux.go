@@ -47,7 +47,9 @@ type soak struct {
 	stowage   command.Stowage
 	agent     *command.Agent
 	second    *command.Agent // in a copied directory
-	metrics   string         // host and port where the agent serves its metrics
+	driver    *csiDriver     // or nil
+	kinds     []*kind
+	metrics   string // host and port where the agent serves its metrics
 	rest      resources
 	keys      []string // of a state without storage
 	all       map[string]*instance
@@ -109,6 +111,13 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 			return nil, err
 		}
 	}
+	s.kinds = kinds
+	if s.withDriver {
+		if s.driver, err = newDriver(s.dir, s.binary); err != nil {
+			return nil, err
+		}
+		s.kinds = slices.Concat(kinds, driverKinds)
+	}
 	types := []string{"ext4", "xfs"}
 	if s.dataDisk, err = newDisk(s.dir, "data", types[s.rand.IntN(2)], 8192); err != nil {
 		return nil, err
@@ -139,6 +148,11 @@ func (s *soak) boundStorage() string  { return filepath.Join(s.stowage.DataDir, 
 
 // begin starts the first agent, and measures an agent without storage.
 func (s *soak) begin() (err error) {
+	if s.driver != nil {
+		if err := s.driver.start(); err != nil {
+			return err
+		}
+	}
 	if err := s.start(); err != nil {
 		return err
 	}
@@ -310,8 +324,17 @@ func limited() (context.Context, context.CancelFunc) {
 // launch starts an agent.
 func (s *soak) launch() (err error) {
 	s.figures.restarts++
-	s.agent, err = s.stowage.Start(s.log, "--retry-min", s.retryMin.String(), "--metrics", s.metrics)
+	s.agent, err = s.stowage.Start(s.log, append(s.agentArgs(), "--metrics", s.metrics)...)
 	return err
+}
+
+// agentArgs are the arguments of each agent that uses storage.
+func (s *soak) agentArgs() []string {
+	args := []string{"--retry-min", s.retryMin.String()}
+	if s.driver != nil {
+		args = append(args, "--plugins-dir", s.driver.plugins)
+	}
+	return args
 }
 
 // listening waits until the agent accepts commands.
@@ -393,6 +416,11 @@ func (s *soak) end() error {
 	if err := s.stop(); err != nil {
 		return fmt.Errorf("stopping the agent: %w", err)
 	}
+	if s.driver != nil {
+		if err := errors.Join(s.driver.checkEmpty(), s.driver.clear()); err != nil {
+			return err
+		}
+	}
 	keys, err := s.stateKeys()
 	if err != nil {
 		return err
@@ -431,7 +459,7 @@ func (s *soak) checkFilesystems() error {
 	return errors.Join(s.operate(attach), s.converge(time.Now()))
 }
 
-// stateKeys returns the keys of the state, except those of counters and of events, which remain, and
+// stateKeys returns the keys of the state, except those of counters, events and pools, which remain, and
 // those of the machine's block devices, which an agent that ends early may not have recorded.
 func (s *soak) stateKeys() (keys []string, err error) {
 	store, err := boltkv.Open(filepath.Join(s.stowage.DataDir, stateFile))
@@ -440,7 +468,7 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	}
 	err = store.View(context.Background(), func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
-			for _, prefix := range []string{"sequence/", "blockdevice/", "device/", "bearers/", "events/", "gone/"} {
+			for _, prefix := range []string{"sequence/", "blockdevice/", "device/", "bearers/", "events/", "gone/", "pool/"} {
 				if strings.HasPrefix(key, prefix) {
 					return nil
 				}
@@ -458,6 +486,9 @@ func (s *soak) clear() error {
 		_ = s.kill()
 	}
 	err := kernel.Clear(s.mounts)
+	if s.driver != nil {
+		err = errors.Join(err, s.driver.kill())
+	}
 	if err == nil {
 		err = s.unmountDisks()
 	}
@@ -509,6 +540,9 @@ func (s *soak) printFailure() {
 		if r, err := s.command("report"); err == nil {
 			fmt.Fprint(s.out, r.All())
 		}
+	}
+	if s.driver != nil {
+		fmt.Fprintln(s.out, s.driver.printLog())
 	}
 	log, err := os.ReadFile(s.log)
 	lines := slices.DeleteFunc(strings.SplitAfter(string(log), "\n"), func(line string) bool {

@@ -45,7 +45,9 @@ func newSettings(t *testing.T) settings {
 // TestEvents runs each event once, on a machine with storage of each kind.
 func TestEvents(t *testing.T) {
 	var out strings.Builder
-	s, err := newSoak(newSettings(t), &out)
+	settings := newSettings(t)
+	settings.withDriver = true
+	s, err := newSoak(settings, &out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,9 +117,12 @@ func (s *soak) grow(i *instance) *operation {
 func (s *soak) create() (*operation, error) {
 	o := &operation{after: map[*instance]*want{}}
 	var file strings.Builder
+	if s.driver != nil {
+		file.WriteString(driverPools)
+	}
 	file.WriteString("storage:\n")
 	for range 1 + s.rand.IntN(3) {
-		k := kinds[s.rand.IntN(len(kinds))]
+		k := s.kinds[s.rand.IntN(len(s.kinds))]
 		count := 1
 		if s.rand.IntN(4) == 0 {
 			count = 2

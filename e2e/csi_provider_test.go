@@ -63,6 +63,26 @@ func (d *driven) crash(who string) {
 	}
 }
 
+// recoverState loses the state, and recovers it from the records.
+func (d *driven) recoverState() {
+	d.Helper()
+	d.kill()
+	files, err := filepath.Glob(filepath.Join(d.data, "state.*"))
+	if err != nil || len(files) == 0 {
+		d.Fatal(files, err)
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			d.Fatal(err)
+		}
+	}
+	if r := d.run("recover", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "of a provider that is not known, and would be lost: name the directory of its file with --plugins-dir") {
+		d.Errorf("recovering without the file of the provider:\n%s", r.All())
+	}
+	d.must("recover", "--yes", "--plugins-dir", d.plugins)
+	d.startUser()
+}
+
 // An agent uses storage of another one through CSI alone. The agent, the driver or both are killed
 // between the steps, and nothing is lost, done twice, or left.
 func TestCSIProvider(t *testing.T) {
@@ -138,6 +158,9 @@ storage:
 			d.must("attach", "data", "raw", "--wait")
 			d.crash(who)
 			want("after attaching again")
+
+			d.recoverState()
+			want("after the state was lost")
 
 			d.must("remove", "data", "raw")
 			d.crash(who)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/juju/errors"
@@ -251,16 +252,20 @@ func (d Dir) findEvidence() (string, error) {
 	return d.DriverRecord(), nil
 }
 
-// DriverRecord returns the path of a record of storage that a CSI driver has made; empty if it has made nothing.
-// The data of such storage is not in the directory.
-func (d Dir) DriverRecord() string {
+// DriverRecord returns the path of a record of storage that a CSI driver has made for a provider, other than
+// those given; empty if there is none. The data of such storage is not in the directory.
+func (d Dir) DriverRecord(except ...storage.ProviderType) string {
 	const nested = 4 // as many parts as the name of a provider may reasonably have
 	for parts := 1; parts <= nested; parts++ {
 		for _, kind := range []string{"volumes", "filesystems"} {
 			pattern := strings.Repeat("*/", parts) + kind + "/records/*.json"
 			// The pattern is valid, and what cannot be read is not found.
-			if found, _ := fs.Glob(os.DirFS(d.Storage()), pattern); len(found) > 0 {
-				return filepath.Join(d.Storage(), found[0])
+			found, _ := fs.Glob(os.DirFS(d.Storage()), pattern)
+			for _, record := range found {
+				name, _, _ := strings.Cut(record, "/"+kind+"/records/")
+				if !slices.Contains(except, storage.ProviderType(name)) {
+					return filepath.Join(d.Storage(), record)
+				}
 			}
 		}
 	}

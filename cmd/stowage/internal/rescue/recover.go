@@ -50,6 +50,13 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 	case !errors.Is(err, fs.ErrNotExist):
 		return recovery, c.explain(err)
 	}
+	known, err := c.Registry.StorageProviderTypes()
+	if err != nil {
+		return recovery, errors.Trace(err)
+	}
+	if record := c.Dir.DriverRecord(known...); record != "" {
+		return recovery, errors.Errorf("%s is of storage of a provider that is not known, and would be lost: name the directory of its file with --plugins-dir, as for `stowage run`", record)
+	}
 	inv, err := c.inventory(environ)
 	if err != nil {
 		return recovery, errors.Trace(err)

@@ -253,7 +253,7 @@ func (d Dir) findEvidence() (string, error) {
 }
 
 // DriverRecord returns the path of a record of storage that a CSI driver has made for a provider, other than
-// those given; empty if there is none. The data of such storage is not in the directory.
+// those given; empty if it has made nothing else. The data of such storage is not in the directory.
 func (d Dir) DriverRecord(except ...storage.ProviderType) string {
 	const nested = 4 // as many parts as the name of a provider may reasonably have
 	for parts := 1; parts <= nested; parts++ {

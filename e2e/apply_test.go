@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,5 +188,47 @@ func TestApplyRefusesChangedMountPoint(t *testing.T) {
 		t.Errorf("something was applied: %+v", status)
 	}
 	m.must("remove", "a", "--wait")
+	m.stop()
+}
+
+// With --prune, storage with the labels that the file lacks is removed, and no other.
+func TestApplyPrunes(t *testing.T) {
+	m := newMachine(t)
+	entry := func(name, rest string) string {
+		return fmt.Sprintf("- {name: %s, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/%s%s}\n", name, name, rest)
+	}
+	const web = ", labels: {app: web, tier: fast}"
+	m.writeSpec("storage:\n" + entry("other", "") + entry("data", web) + entry("logs", web) + "- {name: many, directive: 'tmpfs,1M,2', kind: filesystem, mount: MNT/many" + web + "}\n")
+	m.start()
+	m.apply()
+
+	m.writeSpec("storage:\n" + entry("data", web) + entry("new", ""))
+	if r := m.run("apply", "-f", m.spec, "--prune", "app=web"); r.Code != 1 || !strings.Contains(r.Stderr, ":3: storage new: labels: a label of --prune app=web is missing: add it") {
+		t.Errorf("a file with storage that has no label:\n%s", r.All())
+	}
+	m.writeSpec("storage:\n" + entry("data", web) + entry("new", web))
+	dry := m.run("apply", "-f", m.spec, "--prune", "app=web", "--dry-run", "--exit-code")
+	for _, line := range []string{"- logs", "- many/0", "- many/1", "! other", "+ new"} {
+		if !strings.Contains(dry.Stdout, line) {
+			t.Errorf("--dry-run does not show %q:\n%s", line, dry.Stdout)
+		}
+	}
+	if status := m.status(); dry.Code != 2 || len(status) != 5 {
+		t.Errorf("exit status %d, and the storage is %+v", dry.Code, status)
+	}
+	r := m.must("apply", "-f", m.spec, "--prune", "app=web", "--wait")
+	if status := m.status(); len(status) != 3 || status["data"].Status != "attached" || status["other"].Status != "attached" || status["new"].Status != "attached" {
+		t.Errorf("%s%+v", r.Stdout, status)
+	}
+	if r := m.must("apply", "-f", m.spec, "--prune", "app=web", "--wait"); !strings.Contains(r.Stdout, "nothing to change") {
+		t.Errorf("again:\n%s", r.Stdout)
+	}
+	for _, wrong := range [][]string{{"--prune", "app"}, {"--yes"}, {"--prune", ""}} {
+		if r := m.run(append([]string{"apply", "-f", m.spec}, wrong...)...); r.Code != 2 {
+			t.Errorf("%q:\n%s", wrong, r.All())
+		}
+	}
+	m.must("remove", "data", "new", "other", "--wait")
+	m.wantNoStorage()
 	m.stop()
 }

@@ -74,6 +74,7 @@ func (c *common) applyCommand() *cobra.Command {
 		file    string
 		dryRun  bool
 		status  bool
+		prune   pruning
 		waiting waitFlags
 	)
 	cmd := &cobra.Command{
@@ -85,13 +86,16 @@ Applying the same file again changes nothing, but retries failed operations of i
 storage at once. Any other difference, such as a smaller size, is an error, and then
 nothing in the file is applied.
 
-Storage that is not in the file is left alone; --dry-run lists it. Data is destroyed
-only by "stowage remove NAME".
+Storage that is not in the file is left alone; --dry-run lists it. With --prune LABELS,
+such storage is removed if it has all of the labels, as "stowage remove" does; all storage
+in the file must have them too. Storage of claims and of other programs, such as an
+orchestrator, stays. On a terminal, the command shows what is destroyed, and asks first.
 
 With --dry-run --exit-code, the exit status is 0 if nothing would change, and 2 if
 something would.`,
 		Example: `  stowage apply -f storage.yaml --wait
-  stowage apply -f storage.yaml --dry-run --exit-code`,
+  stowage apply -f storage.yaml --dry-run --exit-code
+  stowage apply -f storage.yaml --prune app=web --dry-run`,
 		Args: noArgs("name the file with -f"),
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, _ []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
@@ -102,23 +106,39 @@ something would.`,
 			if status && !dryRun {
 				return errors.WithType(errors.New("--exit-code is about what would change: use it with --dry-run"), errUsage)
 			}
-			args, _, err := c.readSpec(ctx, file)
+			args, parsed, err := c.readSpec(ctx, file)
 			if err != nil {
 				return err
 			}
 			args.DryRun = dryRun
+			if err := prune.choose(ctx, c, client, args, parsed); err != nil {
+				return err
+			}
 			result, err := client.Apply(ctx, args)
 			if err != nil {
 				return err
 			}
-			if err := writeChanges(c.Stdout, result.Changes, dryRun); err != nil {
+			if !dryRun {
+				err = prune.remove(ctx, c, client)
+			}
+			changes := result.Changes
+			if err == nil {
+				changes = prune.in(changes)
+			}
+			if werr := writeChanges(c.Stdout, changes, dryRun); err == nil {
+				err = werr
+			}
+			if err != nil {
 				return err
 			}
 			if dryRun {
-				if status && slices.ContainsFunc(result.Changes, isChange) {
+				if status && slices.ContainsFunc(changes, isChange) {
 					return errChanges
 				}
 				return nil
+			}
+			if err := waiting.waitFor(ctx, client, prune.names(), removed, c.Stdout); err != nil {
+				return err
 			}
 			goal := attached
 			if slices.ContainsFunc(result.Changes, func(c user.Change) bool { return c.Action == user.ActionGrow }) {
@@ -134,6 +154,7 @@ something would.`,
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, without changing anything")
 	cmd.Flags().BoolVar(&status, "exit-code", false, "with --dry-run, exit with status 2 if something would change")
+	prune.addTo(cmd)
 	waiting.addTo(cmd, "attached")
 	if err := cmd.MarkFlagRequired("file"); err != nil {
 		panic(err) // the flag is defined above

@@ -55,6 +55,36 @@ func TestAttachElsewhere(t *testing.T) {
 	}
 }
 
+// What a file lacks is removed only after a yes, if a person can answer, and then before anything is changed.
+func TestPruneAsksOnTerminal(t *testing.T) {
+	for _, test := range []struct {
+		answer string
+		args   []string
+		asks   bool
+		code   int
+	}{
+		{"y\n", nil, true, 0},
+		{"n\n", nil, true, 1},
+		{"", []string{"--yes"}, false, 0},
+		{"", []string{"--dry-run"}, false, 0},
+	} {
+		b := twoStored()
+		b.changes = []user.Change{{Action: user.ActionLeave, Item: "storage", Name: "data", Detail: "not in the file"}}
+		b.storage[0].Labels = map[string]string{"app": "web"}
+		m := newMachine(t, b)
+		file := m.file(t, "storage: [{name: new, directive: 'loop,1M', kind: block, labels: {app: web}}]")
+		r := m.runOnTerminal(t, test.answer, append([]string{"apply", "-f", file, "--prune", "app=web"}, test.args...)...)
+		if asks := strings.Contains(r.stderr, "does not have this storage. Destroy it and its data? [y/N]"); asks != test.asks || r.code != test.code {
+			t.Errorf("answer %q, %q: %+v", test.answer, test.args, r)
+		}
+		applied := slices.ContainsFunc(b.recordedCalls(), func(call string) bool { return strings.HasSuffix(call, "dry=false") })
+		removed := slices.Contains(b.recordedCalls(), `remove ["data"]`)
+		if done := test.code == 0 && !slices.Contains(test.args, "--dry-run"); removed != done || applied != done {
+			t.Errorf("answer %q, %q: the agent was asked %q", test.answer, test.args, b.recordedCalls())
+		}
+	}
+}
+
 func TestApplyDryRunExitCode(t *testing.T) {
 	left := user.Change{Action: user.ActionLeave, Item: "storage", Name: "old", Detail: "not in the file"}
 	added := user.Change{Action: user.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"}

@@ -145,12 +145,15 @@ kubernetes-unit: ## Check the module kubernetes, and run its tests that need no 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)
 
-csi: packages ## Test the CSI driver with csi-sanity, the suite of the Kubernetes project, and by hand as its how-to says
+csi: packages ## Test the CSI driver with csi-sanity, and by hand as its how-to says, and the CSI provider with the mock driver of the Kubernetes project
 	@scripts/packages jq:jq
 	go -C csitest vet ./...
 	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest build -o "$$dir" github.com/fullstorydev/grpcurl/cmd/grpcurl && \
 		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
+	go -C csitest/mockdriver vet ./...
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest/mockdriver build -o "$$dir" . && \
+		STOWAGE_REQUIRE_ROOT=1 STOWAGE_MOCK_DRIVER=$$dir/mockdriver go test -count=1 -v -run='^TestMockDriver' $(SANDBOX) ./storage/provider/csi
 
 docker: packages ## Test the volume plugin with Docker and Podman, which are installed
 	@scripts/packages dockerd:docker.io podman:podman runc:runc busybox:busybox-static

@@ -94,27 +94,76 @@ func TestRandomFaults(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			c := &chaos{driver: h.driver, random: random, late: make(map[string]func())}
 			h.driver.set(func() { h.driver.wrap = c.wrap })
-			w := &walk{harness: h, random: rand.New(rand.NewPCG(seed, 1))}
-			for range 4 {
-				w.volumes = append(w.volumes, &tracked{})
-			}
-			for range 120 {
-				w.step(w.volumes[w.random.IntN(len(w.volumes))])
-			}
-			for _, v := range w.volumes {
-				w.remove(v)
-			}
+			w := newWalk(h, h.driver, seed)
+			w.run(120)
 			h.requireClean()
 		})
 	}
 }
 
+// watched is a driver as seen from its own side.
+type watched interface {
+	// made returns how many volumes it has for an owner, by the UUID.
+	made(uuid string) int
+	// used returns how many volumes are in use.
+	used() int
+	// files contains the files that are behind its loop devices.
+	files() string
+}
+
+// made implements watched.
+func (d *fakeDriver) made(uuid string) (n int) {
+	d.set(func() {
+		for id := range d.volumes {
+			if strings.Contains(id, uuid) {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// used implements watched.
+func (d *fakeDriver) used() (n int) {
+	d.set(func() {
+		for _, v := range d.volumes {
+			if v.node != "" || v.staged != "" || v.published != "" || v.device != "" {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// files implements watched.
+func (d *fakeDriver) files() string { return d.dir }
+
 // walk makes, uses and removes volumes at random.
 type walk struct {
 	*harness
+	seen    watched
 	random  *rand.Rand
 	volumes []*tracked
 	made    int
+}
+
+func newWalk(h *harness, seen watched, seed uint64) *walk {
+	w := &walk{harness: h, seen: seen, random: rand.New(rand.NewPCG(seed, 1))}
+	for range 4 {
+		w.volumes = append(w.volumes, &tracked{})
+	}
+	return w
+}
+
+// run makes steps, and removes all volumes.
+func (w *walk) run(steps int) {
+	w.Helper()
+	for range steps {
+		w.step(w.volumes[w.random.IntN(len(w.volumes))])
+	}
+	for _, v := range w.volumes {
+		w.remove(v)
+	}
 }
 
 func (w *walk) step(v *tracked) {
@@ -184,15 +233,8 @@ func (w *walk) create(v *tracked) {
 }
 
 // atDriver returns how many volumes of the name the driver has.
-func (w *walk) atDriver(v *tracked) (n int) {
-	w.driver.set(func() {
-		for id := range w.driver.volumes {
-			if strings.Contains(id, v.params.ResourceTags[storage.EntityUUIDTag]) {
-				n++
-			}
-		}
-	})
-	return n
+func (w *walk) atDriver(v *tracked) int {
+	return w.seen.made(v.params.ResourceTags[storage.EntityUUIDTag])
 }
 
 // use attaches a volume, and reads and writes it.
@@ -241,20 +283,11 @@ func (w *walk) checkAttached() {
 			want++
 		}
 	}
-	if loops := devicetest.AwaitLoops(w, w.driver.dir, want); len(loops) != want {
+	if loops := devicetest.AwaitLoops(w, w.seen.files(), want); len(loops) != want {
 		w.Fatalf("%d volumes are attached, and the driver shows %q", want, loops)
 	}
-	w.driver.set(func() {
-		for id, v := range w.driver.volumes {
-			if used := v.node != "" || v.staged != "" || v.published != ""; used {
-				want--
-			} else if v.device != "" {
-				w.Errorf("%s is unpublished, and has %s", id, v.device)
-			}
-		}
-	})
-	if want != 0 {
-		w.Fatalf("the driver has %d more volumes in use than are attached", -want)
+	if used := w.seen.used(); used != want {
+		w.Fatalf("%d volumes are attached, and %d are in use at the driver", want, used)
 	}
 }
 
@@ -296,7 +329,7 @@ func TestDriverRestarts(t *testing.T) {
 		<-ended
 	})
 	defer endRestarts() // also if a step fails
-	w := &walk{harness: h, random: rand.New(rand.NewPCG(1, 1)), volumes: []*tracked{{}, {}}}
+	w := newWalk(h, h.driver, 1)
 	for range 40 {
 		w.step(w.volumes[w.random.IntN(2)])
 	}

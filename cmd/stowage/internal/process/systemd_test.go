@@ -103,7 +103,7 @@ func TestServiceManager(t *testing.T) {
 	clock := testclock.NewClock(time.Now())
 	logger := loggo.GetLogger("process")
 	p := New(Config{Clock: clock, Logger: &logger})
-	p.Serving = []string{"serving"}
+	p.Serving = []string{"loop", "serving"} // the watchdog knows of workers that run
 	stuck := &reporter{idle: newIdle(), asked: make(chan struct{}), answer: make(chan struct{})}
 	serve := make(chan struct{})
 	err := p.Run(dependency.Manifolds{

@@ -153,7 +153,7 @@ csi: packages ## Test the CSI driver with csi-sanity, and by hand as its how-to 
 		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
 	go -C csitest/mockdriver vet ./...
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest/mockdriver build -o "$$dir" . && \
-		STOWAGE_REQUIRE_ROOT=1 STOWAGE_MOCK_DRIVER=$$dir/mockdriver go test -count=1 -v -run='^TestMockDriver' $(SANDBOX) ./storage/provider/csi
+		STOWAGE_REQUIRE_ROOT=1 STOWAGE_MOCK_DRIVER=$$dir/mockdriver go test -p 1 -count=1 -v -run='^TestMockDriver' $(SANDBOX) ./storage/provider/csi ./e2e
 
 docker: packages ## Test the volume plugin with Docker and Podman, which are installed
 	@scripts/packages dockerd:docker.io podman:podman runc:runc busybox:busybox-static

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// startMockDriver starts the mock CSI driver of the Kubernetes project, behind a proxy that lets calls fail,
+// and returns the flags with which a server and an agent use it in the environment. It skips the test unless
+// the driver has been built: make csi.
+func startMockDriver(t *testing.T, s *site, seed uint64) (dir string, flags []string) {
+	t.Helper()
+	binary := os.Getenv("STOWAGE_MOCK_DRIVER")
+	if binary == "" {
+		t.Skip("STOWAGE_MOCK_DRIVER does not name the mock driver: make csi")
+	}
+	dir = filepath.Join(s.dir, "mock")
+	socket, plugins := filepath.Join(s.dir, "mock.sock"), filepath.Join(s.dir, "plugins")
+	driver := exec.Command(binary, "-socket", socket, "-dir", dir, "-seed", fmt.Sprint(seed))
+	driver.Stderr = os.Stderr
+	if err := driver.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = driver.Process.Signal(unix.SIGTERM)
+		if err := driver.Wait(); err != nil {
+			t.Errorf("the driver ended: %v", err)
+		}
+	})
+	if err := os.Mkdir(plugins, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := fmt.Sprintf("name: mock\ntype: csi\ndriver: io.kubernetes.storage.mock\nscope: environment\nblock-only: true\ntimeout: 1s\nsocket: %s\n", socket)
+	if err := os.WriteFile(filepath.Join(plugins, "mock.yaml"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir, []string{"--plugins-dir", plugins, "--retry-min", "50ms", "--retry-max", "500ms"}
+}
+
+// A server and an agent use a driver that nobody here wrote, and whose calls fail in every way, while they are
+// killed. Nothing is lost, made twice or left.
+func TestMockDriverInTheEnvironment(t *testing.T) {
+	for _, seed := range []uint64{0, 1, 2} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			s := newSite(t)
+			dir, flags := startMockDriver(t, s, seed)
+			server := s.startServer(flags...)
+			web := s.startAgent("web", s.token(), flags...)
+			random := rand.New(rand.NewPCG(seed, 0))
+			crash := func() {
+				t.Helper()
+				<-time.After(time.Duration(random.IntN(100)) * time.Millisecond) // at any moment
+				if random.IntN(3) > 0 {
+					server.kill()
+					server = s.startServer(flags...)
+				}
+				web.kill()
+				web = s.startAgent("web", "", flags...)
+			}
+			s.writeSpec(`
+storage:
+- {name: data, directive: "mock,16M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: disk, directive: "mock,16M,3", kind: block, machine: web}
+`)
+			s.must("apply", "-f", s.spec)
+			crash()
+			are := func(want status.Status) func() bool {
+				return func() bool {
+					for _, storage := range s.status() {
+						if storage.Status != want || (want == status.Attached) != (storage.Location != "") {
+							return false
+						}
+					}
+					return true
+				}
+			}
+			s.poll("the storage is not attached", are(status.Attached))
+			s.write("data", "precious")
+			for range 4 {
+				s.must("detach", "data", "disk")
+				crash()
+				s.poll("the storage is not detached", are(status.Detached))
+				s.must("attach", "data", "disk", "--machine", "web")
+				crash()
+				s.poll("the storage is not attached again", are(status.Attached))
+				if got := s.read("data"); got != "precious" {
+					t.Fatalf("the storage has %q", got)
+				}
+				if loops := loopsBelow(s, dir); len(loops) != 4 {
+					t.Fatalf("4 volumes are attached, and the driver has %v", loops)
+				}
+			}
+			s.must("remove", "data", "disk")
+			crash()
+			s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })
+			left, err := os.ReadDir(dir)
+			if loops := loopsBelow(s, dir); err != nil || len(loops)+len(left) > 0 {
+				t.Errorf("the driver has %v, %v, %v", loops, left, err)
+			}
+			web.stop()
+			server.stop()
+			s.wantNoStorageIn("web")
+		})
+	}
+}

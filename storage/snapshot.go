@@ -159,6 +159,7 @@ type CapacityReporter interface {
 	// Capacity returns how much more storage, in MiB, can be made and filled with these
 	// attributes of a pool: as one volume or filesystem, or as several together. It is an
 	// estimate, which others may use up at any time. It makes nothing. The error for attributes
-	// with which nothing can be made satisfies errors.IsNotValid.
+	// with which nothing can be made satisfies errors.IsNotValid, and that of a source that only
+	// learns from others what is left, and now cannot, errors.IsNotSupported.
 	Capacity(ctx envcontext.ProviderCallContext, attributes map[string]any) (uint64, error)
 }

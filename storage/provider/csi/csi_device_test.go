@@ -867,3 +867,33 @@ func TestConfig(t *testing.T) {
 		t.Errorf("BlockOnly: kind %d is not supported, want 1", got)
 	}
 }
+
+// The driver says how much space is left: for a machine, where that can use it.
+func TestCapacity(t *testing.T) {
+	h := newHarness(t)
+	fs, err := h.provider().FilesystemSource(h.pool(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, source := range map[string]any{"volumes": h.volumes(), "filesystems": fs} {
+		capacity, err := source.(storage.CapacityReporter).Capacity(h.ctx, storage.Attrs{"tier": "fast"})
+		if err != nil || capacity != 1024 {
+			t.Errorf("%s: %d MiB, %v", what, capacity, err)
+		}
+	}
+	reporter := h.volumes().(storage.CapacityReporter)
+	for _, wrong := range []storage.Attrs{{"tier": "unknown"}, {"tier": []string{"fast"}}} {
+		if _, err := reporter.Capacity(h.ctx, wrong); !errors.Is(err, errors.NotValid) {
+			t.Errorf("%v: %v", wrong, err)
+		}
+	}
+	h.driver.set(func() { h.driver.noCapacity = true })
+	if _, err := reporter.Capacity(h.ctx, nil); !errors.Is(err, errors.NotSupported) || !strings.Contains(err.Error(), "CSI driver fake.csi.example.com does not say how much space is left") {
+		t.Errorf("a driver that does not tell: %v", err)
+	}
+
+	e := newEnviron(t)
+	if capacity, err := e.volumes().(storage.CapacityReporter).Capacity(e.ctx, nil); err != nil || capacity != 3<<10 {
+		t.Errorf("in the environment: %d MiB, %v", capacity, err)
+	}
+}

@@ -58,8 +58,8 @@ type fakeDriver struct {
 	// wrap, if it is set, calls handle or not, and returns the answer.
 	wrap func(request any, handle func(context.Context) (any, error)) (any, error)
 	stop func() // ends the server
-	// noStaging and noPublish leave out capabilities.
-	noStaging, noPublish bool
+	// noStaging, noPublish and noCapacity leave out capabilities.
+	noStaging, noPublish, noCapacity bool
 	// secrets are the secrets of each call that had some.
 	secrets map[string]map[string]string
 	// forgets makes unpublishing lie.
@@ -180,6 +180,9 @@ func (d *fakeDriver) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.noCapacity {
+		types = append(types, csi.ControllerServiceCapability_RPC_GET_CAPACITY)
+	}
 	if !d.noPublish {
 		types = append(types, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
 	}
@@ -277,6 +280,20 @@ func (d *fakeDriver) ControllerExpandVolume(_ context.Context, r *csi.Controller
 		return nil
 	})
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), NodeExpansionRequired: true}, err
+}
+
+// GetCapacity answers for zone a, or for all zones, and for parameters that it knows.
+func (d *fakeDriver) GetCapacity(_ context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	zone := r.GetAccessibleTopology().GetSegments()["zone"]
+	switch {
+	case r.GetParameters()["tier"] == "unknown":
+		return nil, status.Error(codes.InvalidArgument, "no such tier")
+	case zone == "":
+		return &csi.GetCapacityResponse{AvailableCapacity: 3 << 30}, nil
+	case zone == "a" && len(r.GetVolumeCapabilities()) == 1:
+		return &csi.GetCapacityResponse{AvailableCapacity: 1<<30 + 5}, nil
+	}
+	return &csi.GetCapacityResponse{}, nil
 }
 
 func (d *fakeDriver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {

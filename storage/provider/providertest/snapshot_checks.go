@@ -297,6 +297,9 @@ func checkCapacity(b *bench) {
 	}
 	e := b.entity()
 	capacity, err := reporter.Capacity(b.ctx, e.attributes())
+	if errors.Is(err, errors.NotSupported) {
+		b.Skipf("the source cannot report its capacity: %v", err)
+	}
 	if err != nil {
 		b.Fatalf("reading the capacity: %v", err)
 	}

@@ -402,6 +402,13 @@ storage:
 	s.apply()
 	s.write("data", "precious")
 	wantBoth("made")
+	// The machine without the driver has the least storage, and is not chosen.
+	s.writeSpec(`storage: [{name: any, directive: "disks,16M", kind: block, machine: any}]`)
+	s.apply()
+	if at := s.status()["any"].Attachments; len(at) != 1 || at[0].Machine != "db" {
+		t.Errorf("the machine that was chosen is that of %+v, want db", at)
+	}
+	s.must("remove", "any", "--wait")
 	crash()
 	d.crash()
 	wantBoth("after all were killed")

@@ -109,6 +109,8 @@ type Machine struct {
 	// Space is the space that the machine has for the storage of its providers, as far as its agent
 	// has reported it.
 	Space map[storage.ProviderType]coremachine.Space
+	// Drivers are what the CSI drivers of the machine say about it, by provider.
+	Drivers map[storage.ProviderType]coremachine.Driver
 }
 
 // Machines returns all machines, sorted by name.
@@ -162,6 +164,7 @@ func (r *reader) machine(tag names.MachineTag, record machineRecord) Machine {
 		Fenced:     fenced,
 		Drained:    record.Drained,
 		Space:      r.space(at),
+		Drivers:    r.drivers(at),
 	}
 }
 

@@ -251,7 +251,7 @@ func (b *Backend) chooseTargets(found []state.Storage, labels map[string]string)
 	moves := make([]state.Attach, len(found))
 	for i, s := range found {
 		var failure error
-		machine, ok := chooser.Choose(func(m *state.Machine) bool {
+		machine, ok := chooser.Choose(s.Provider, func(m *state.Machine) bool {
 			if !converge.IsOpen(m, labels) || len(s.Attachments) > 0 && s.Attachments[0].Machine == m.Tag {
 				return false
 			}
@@ -268,8 +268,12 @@ func (b *Backend) chooseTargets(found []state.Storage, labels map[string]string)
 		case failure != nil:
 			return nil, errors.Trace(failure)
 		case !ok:
+			needs := ""
+			if chooser.IsDriven(s.Provider) {
+				needs = fmt.Sprintf(", runs the CSI driver of provider %s and can have another of its volumes", s.Provider)
+			}
 			return nil, errors.NewNotValid(nil, fmt.Sprintf(
-				"storage %q: no other machine is connected, is not drained, has the labels if there are any, and has its mount point free", s.Name))
+				"storage %q: no other machine is connected, is not drained, has the labels if there are any, and has its mount point free%s", s.Name, needs))
 		}
 		if s.MountPoint != "" {
 			_ = mounts[machine].Add(s.MountPoint, s.Name) // it was checked

@@ -133,7 +133,8 @@ func (p *planner) attachClaimed(declared spec.Storage, s *state.Storage, all []s
 	default:
 		var failure error
 		var ok bool
-		machine, ok = NewChooser(p.situation.Machines, all).Choose(func(m *state.Machine) bool {
+		chooser := NewChooser(p.situation.Machines, all)
+		machine, ok = chooser.Choose(s.Provider, func(m *state.Machine) bool {
 			free, err := p.isFree(m.Tag, spec.Instance{Name: s.Name, Mount: s.MountPoint})
 			if err != nil {
 				failure = err
@@ -142,6 +143,9 @@ func (p *planner) attachClaimed(declared spec.Storage, s *state.Storage, all []s
 		})
 		if failure != nil {
 			return errors.Trace(failure)
+		}
+		if !ok && chooser.IsDriven(s.Provider) {
+			return declared.Errorf("machine", "%s: %s", s.Name, noDriver(s.Provider))
 		}
 		if !ok {
 			return declared.Errorf("machine", "no machine can be chosen for %s, since none is connected and not drained, with the labels, and with its mount point free: %s",

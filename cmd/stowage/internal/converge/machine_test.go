@@ -13,6 +13,7 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/core/life"
+	coremachine "github.com/stowage-io/stowage/core/machine"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
@@ -299,6 +300,15 @@ func TestMakeChoosesMachine(t *testing.T) {
 		m := &drained.Machines[i]
 		m.Drained = m.Tag == web1
 	}
+	// The provider has a CSI driver on these machines. Each of them can have so many volumes.
+	driven := func(s converge.Situation, limits map[names.MachineTag]int64) converge.Situation {
+		for i := range s.Machines {
+			if most, ok := limits[s.Machines[i].Tag]; ok {
+				s.Machines[i].Drivers = map[storage.ProviderType]coremachine.Driver{"loop": {NodeID: "node", MaxVolumes: most}}
+			}
+		}
+		return s
+	}
 	other := func(e *state.Storage) { e.Name = "other"; e.MountPoint = "/srv/other" }
 	third := func(e *state.Storage) { e.Name = "third"; e.MountPoint = "/srv/third" }
 	for _, test := range []struct {
@@ -317,6 +327,11 @@ func TestMakeChoosesMachine(t *testing.T) {
 		{"not where the file takes the mount point", "\n" + more("loop,1G", "/srv/data/in", "web-1") + strings.TrimPrefix(anywhere, "\n"), up(),
 			map[string]names.MachineTag{"more": web1, "data": web2}, nil},
 		{"by labels", labelled("zone=a,disk=d" + web2.Id()), up(), map[string]names.MachineTag{"data": web2}, nil},
+		{"with the driver", anywhere, driven(up(bound(web2, other)), map[names.MachineTag]int64{web2: 0}), map[string]names.MachineTag{"data": web2}, nil},
+		{"not where the driver has all it can have", anywhere, driven(up(bound(web1, other), bound(web2, third), bound(web2, func(e *state.Storage) { e.Name = "fourth"; e.MountPoint = "/srv/fourth" })),
+			map[names.MachineTag]int64{web1: 1, web2: 3}), map[string]names.MachineTag{"data": web2}, nil},
+		{"as many as the driver can have", strings.Replace(anywhere, "2G", "2G,3", 1), driven(up(), map[names.MachineTag]int64{web1: 1, web2: 2}),
+			map[string]names.MachineTag{"data/0": web1, "data/1": web2, "data/2": web2}, nil},
 		{"chosen before", anywhere, up(bound(web2, nil)), nil, nil},
 		{"chosen before, and detached", anywhere, up(bound(web2, detach)), nil, map[string]names.MachineTag{"data": web2}},
 		{"a share that is detached", anywhere, up(share(web2, detach)), nil, map[string]names.MachineTag{"data": web1}},
@@ -350,6 +365,10 @@ func TestMakeChoosesMachine(t *testing.T) {
 	const taken = `f.yaml:5: storage data: mount: "/srv/data" is taken on each machine that can be chosen`
 	if _, err := converge.Make(file(t, "storage:"+anywhere), up(everywhere(web1), everywhere(web2))); err == nil || err.Error() != taken {
 		t.Errorf("got %v, want %s", err, taken)
+	}
+	const undriven = `f.yaml:6: storage data: machine: no machine that can be chosen runs the CSI driver of provider loop and can have another of its volumes`
+	if _, err := converge.Make(file(t, "storage:"+anywhere), driven(up(bound(web1, other)), map[names.MachineTag]int64{web1: 1})); err == nil || err.Error() != undriven {
+		t.Errorf("got %v, want %s", err, undriven)
 	}
 	for text, want := range map[string]string{
 		labelled("zone=b"): "f.yaml:7: storage data: machine-labels: no machine that can be chosen has the labels zone=b: `stowage machines -o yaml` shows those that there are",

@@ -213,6 +213,9 @@ func TestApplyPrunes(t *testing.T) {
 			t.Errorf("--dry-run does not show %q:\n%s", line, dry.Stdout)
 		}
 	}
+	if strings.Contains(dry.Stdout, "! many") {
+		t.Errorf("--dry-run says that what is removed is left alone:\n%s", dry.Stdout)
+	}
 	if status := m.status(); dry.Code != 2 || len(status) != 5 {
 		t.Errorf("exit status %d, and the storage is %+v", dry.Code, status)
 	}

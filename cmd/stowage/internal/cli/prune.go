@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
@@ -91,7 +92,8 @@ func (p *pruning) changes() []user.Change { return (&removal{}).changes(p.rows) 
 func (p *pruning) in(changes []user.Change) []user.Change {
 	removed := make(map[string]bool)
 	for _, name := range p.names() {
-		removed[name] = true
+		base, _, _ := strings.Cut(name, "/") // the list has one line for several instances of an entry
+		removed[name], removed[base] = true, true
 	}
 	changes = slices.DeleteFunc(slices.Clone(changes), func(change user.Change) bool {
 		return change.Action == user.ActionLeave && removed[change.Name]

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -201,7 +202,8 @@ func (c *common) requestCertificate(ctx context.Context, access *contexts.Contex
 	return api.RenewUser(ctx, api.Config{URLs: access.Servers, TLS: config, Clock: c.Clock, Logger: plainLogger{c.Stderr}}, key)
 }
 
-// remoteClient returns a client of the servers of a context. It connects to the first that answers.
+// remoteClient returns a client of the servers of a context. It uses the first that it can open a
+// connection with: a server that has just been killed may accept one and answer nothing.
 func remoteClient(access *contexts.Context, now func() time.Time) (*userclient.Client, error) {
 	config, err := trust.ClientConfig(access.Credentials, now)
 	if err != nil {
@@ -215,14 +217,13 @@ func remoteClient(access *contexts.Context, now func() time.Time) (*userclient.C
 		}
 		addresses = append(addresses, net.JoinHostPort(parsed.Hostname(), cmp.Or(parsed.Port(), "443")))
 	}
-	dialer := net.Dialer{Timeout: loginTimeout / 4}
+	config.NextProtos = []string{"h2", "http/1.1"}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: loginTimeout / 4}, Config: config}
 	return userclient.NewClient(userclient.Config{
 		URL:  "https://" + trust.ServerName,
 		Name: strings.Join(access.Servers, ", "),
 		Transport: &http.Transport{
-			Proxy:           http.ProxyFromEnvironment,
-			TLSClientConfig: config,
-			DialContext: func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
+			DialTLSContext: func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
 				for _, address := range addresses {
 					if conn, err = dialer.DialContext(ctx, network, address); err == nil {
 						return conn, nil

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -180,4 +181,32 @@ func TestLoginWithoutServer(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.stderr, url) {
 		t.Errorf("a server of another authority: %+v", r)
 	}
+}
+
+// A server that is being killed still accepts connections, and answers nothing: commands use the
+// next one.
+func TestServerThatClosesConnections(t *testing.T) {
+	url, dir := startServer(t)
+	h := newHost(t)
+	dying, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			connection, err := dying.Accept()
+			if err != nil {
+				return
+			}
+			connection.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		dying.Close()
+		<-done
+	})
+	h.want(0, "", "login", "https://"+dying.Addr().String(), url, "--token", h.token(dir, "viewer"), "--name", "ann", "--as", "prod")
+	h.want(0, "shared", "pools")
 }

@@ -72,7 +72,6 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 		})
 	}
 	paths, unplug := plugPair(t, files)
-	defer func() { unplug() }()
 	for i, path := range paths {
 		mt.Blocks[sourcetest.Volume(i)] = storage.BlockDevice{
 			DeviceName: filepath.Base(path), BusAddress: sourcetest.BusAddress(t, &devicetest.Loop{File: files[i]}),
@@ -102,7 +101,7 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 	// What the machine knows of the devices is outdated like their names.
 	unlock := lockLoopDevices(t)
 	unplug()
-	unplug = plugAt(t, paths, []string{files[1], files[0]})
+	plugAt(t, paths, []string{files[1], files[0]})
 	unlock()
 	use(func(path string, whose []byte) {
 		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, whose) {
@@ -127,25 +126,23 @@ func lockLoopDevices(t *testing.T) (unlock func()) {
 	return unlock
 }
 
-// plugPair attaches two files to loop devices with high numbers, since programs that find a
-// free device by themselves take low numbers first.
+// plugPair attaches two files to loop devices until unplug or the end of the test, and leaves free
+// devices with lower numbers: a program that looks for a free device gets the one with the lowest
+// number, and not one of the two while it is free.
 func plugPair(t *testing.T, files []string) (paths []string, unplug func()) {
 	t.Helper()
 	defer lockLoopDevices(t)()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer control.Close()
+	const spare = 8
 	for number := 900; number < 1000; number += len(files) {
 		paths = nil
 		for i := range files {
-			if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, number+i); err != nil && err != unix.EEXIST {
-				t.Fatal(err)
-			}
+			addLoopDevice(t, number+i)
 			paths = append(paths, fmt.Sprintf("/dev/loop%d", number+i))
 		}
 		if exec.Command("losetup", paths[0]).Run() != nil && exec.Command("losetup", paths[1]).Run() != nil {
+			for i := range spare {
+				addLoopDevice(t, 900-spare+i)
+			}
 			return paths, plugAt(t, paths, files)
 		}
 	}
@@ -153,17 +150,36 @@ func plugPair(t *testing.T, files []string) (paths []string, unplug func()) {
 	return nil, nil
 }
 
+// addLoopDevice has the kernel make a loop device, unless it is there. A free device costs nothing,
+// so it stays.
+func addLoopDevice(t *testing.T, number int) {
+	t.Helper()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, number); err != nil && err != unix.EEXIST {
+		t.Fatal(err)
+	}
+}
+
+// plugAt attaches files to devices, until unplug or the end of the test.
 func plugAt(t *testing.T, paths, files []string) (unplug func()) {
 	t.Helper()
-	for i, path := range paths {
-		sourcetest.Run(t, "losetup", path, files[i])
-	}
+	var plugged []*devicetest.Loop
 	// Only once: afterwards the devices may be somebody else's.
-	return sync.OnceFunc(func() {
-		for i, path := range paths {
-			(&devicetest.Loop{Path: path, File: files[i]}).Detach(t)
+	unplug = sync.OnceFunc(func() {
+		for _, device := range plugged {
+			device.Detach(t)
 		}
 	})
+	t.Cleanup(unplug)
+	for i, path := range paths {
+		sourcetest.Run(t, "losetup", path, files[i])
+		plugged = append(plugged, &devicetest.Loop{Path: path, File: files[i]})
+	}
+	return unplug
 }
 
 // juju #22218, #21073; k8s #29076, #43291, #95183, #140376; k3s #1902: a newly attached

@@ -744,6 +744,28 @@ func TestRefreshReadsUnfinishedEntities(t *testing.T) {
 	}
 }
 
+// A change of the environment's configuration retries what has failed until then. That includes
+// what went on at the change, and is known to have failed only later.
+// Finding N46.
+func TestRefreshRetriesWhatFailsAfterwards(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	refused := failing(storage.Permanent(errors.New("refused")))
+	s.observe(wanted(v, recorded, dead))
+	s.does("destroy volume 0")
+	s.ends(v, inProgress)
+	s.core.Refresh()
+	s.does("read volume 0")
+	s.observe(wanted(v, recorded, dead))
+	s.passes(time.Second)
+	s.does("destroy volume 0")
+	s.ends(v, refused)
+	s.does("destroy volume 0")
+	s.ends(v, refused)
+	s.passes(time.Hour)
+	s.does()
+}
+
 // A volume that the state has dropped may still be attached when the state has it again.
 // Behaviour 35.
 func TestReturningVolumeDetachedBeforeDestroy(t *testing.T) {

@@ -192,7 +192,8 @@ func (c *Core) start(e *entity) Item {
 	c.makeIdle(e)
 	e.phase = running
 	e.flags.set(checkDue, false)
-	e.outdated = false
+	// What goes on is repeated unchanged, whatever the environment's configuration says.
+	e.outdated = e.outdated && e.unresolved
 	if item := e.work.item; item != nil && (e.unresolved || e.mustRepeatCreate()) {
 		again := *item
 		again.Repeat = true

@@ -57,7 +57,8 @@ type VolumeSnapshotter interface {
 	// that while the volume is attached, it returns a permanent error that says so.
 	//
 	// The error for a volume that does not exist satisfies errors.IsNotFound. The error without
-	// an EntityUUIDTag satisfies errors.IsNotValid. After a failed creation the source undoes as
+	// an EntityUUIDTag satisfies errors.IsNotValid, and that of a source that learns from others
+	// whether it makes snapshots, and makes none, errors.IsNotSupported. After a failed creation the source undoes as
 	// much as it can, and marks the error with [ErrNothingMade] if it knows that nothing is left.
 	CreateVolumeSnapshots(ctx envcontext.ProviderCallContext, params []VolumeSnapshotParams) ([]CreateSnapshotsResult, error)
 
@@ -129,7 +130,8 @@ type VolumeCloner interface {
 	// What is said about attached volumes at CreateVolumeSnapshots in [VolumeSnapshotter] applies
 	// to an origin that is a volume. The error for an origin that does not exist satisfies
 	// errors.IsNotFound. The error for a size below that of the origin, and for an Origin without
-	// an ID or with two, satisfies errors.IsNotValid.
+	// an ID or with two, satisfies errors.IsNotValid, and that for a kind of origin that the source
+	// has learned from others not to support, errors.IsNotSupported.
 	//
 	// A filesystem in the copy has the UUID of the original: it must get a new one before both
 	// are mounted on one machine.

@@ -69,12 +69,14 @@ type proxy struct {
 	late map[string]func()
 }
 
-// target returns the volume that a call is about; empty for none.
+// target returns the volume or snapshot that a call is about; empty for none.
 func target(request any) string {
 	switch r := request.(type) {
 	case interface{ GetVolumeId() string }:
 		return "volume " + r.GetVolumeId()
 	case *csi.CreateVolumeRequest:
+		return r.GetName()
+	case *csi.CreateSnapshotRequest:
 		return r.GetName()
 	}
 	return ""
@@ -141,9 +143,13 @@ func (p *proxy) carryOut(method string, request any, handle grpc.UnaryHandler) (
 	}
 	switch r := request.(type) {
 	case *csi.CreateVolumeRequest:
-		err = p.node.create(answer.(*csi.CreateVolumeResponse).GetVolume(), r.GetVolumeCapabilities()[0].GetBlock() != nil)
+		err = p.node.create(answer.(*csi.CreateVolumeResponse).GetVolume(), r)
 	case *csi.DeleteVolumeRequest:
 		err = os.RemoveAll(p.node.data(r.GetVolumeId()))
+	case *csi.CreateSnapshotRequest:
+		err = p.node.snapshot(answer.(*csi.CreateSnapshotResponse).GetSnapshot())
+	case *csi.DeleteSnapshotRequest:
+		err = os.RemoveAll(p.node.snapshotData(r.GetSnapshotId()))
 	case *csi.ControllerExpandVolumeRequest:
 		err = p.node.grow(r.GetVolumeId(), r.GetCapacityRange().GetRequiredBytes())
 	case *csi.NodePublishVolumeRequest:

@@ -24,12 +24,25 @@ type node struct {
 
 func (n *node) data(id string) string { return filepath.Join(n.dir, id) }
 
+func (n *node) snapshotData(id string) string { return n.data("snapshot-" + id) }
+
 // create makes the data of a volume, unless it exists.
-func (n *node) create(v *csi.Volume, block bool) error {
-	if !block {
-		return mkdir(n.data(v.GetVolumeId()))
+func (n *node) create(v *csi.Volume, r *csi.CreateVolumeRequest) error {
+	data := n.data(v.GetVolumeId())
+	switch from := r.GetVolumeContentSource(); {
+	case from.GetSnapshot() != nil:
+		if err := copyData(n.snapshotData(from.GetSnapshot().GetSnapshotId()), data); err != nil {
+			return err
+		}
+	case from.GetVolume() != nil:
+		if err := copyData(n.data(from.GetVolume().GetVolumeId()), data); err != nil {
+			return err
+		}
 	}
-	f, err := os.OpenFile(n.data(v.GetVolumeId()), os.O_CREATE, 0o600)
+	if r.GetVolumeCapabilities()[0].GetBlock() == nil {
+		return mkdir(data)
+	}
+	f, err := os.OpenFile(data, os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -37,6 +50,25 @@ func (n *node) create(v *csi.Volume, block bool) error {
 		return err
 	}
 	return n.grow(v.GetVolumeId(), v.GetCapacityBytes())
+}
+
+// snapshot makes the data of a snapshot, unless it exists.
+func (n *node) snapshot(s *csi.Snapshot) error {
+	return copyData(n.data(s.GetSourceVolumeId()), n.snapshotData(s.GetSnapshotId()))
+}
+
+// copyData copies a file or directory, unless the copy exists. The mock makes snapshots of volumes that
+// do not exist, too; they have no data.
+func copyData(from, to string) error {
+	for _, path := range []string{from, to} {
+		if _, err := os.Lstat(path); (path == to) == (err == nil) {
+			return nil
+		}
+	}
+	if out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput(); err != nil {
+		return errors.Join(fmt.Errorf("cp: %w: %s", err, out), os.RemoveAll(to))
+	}
+	return nil
 }
 
 func mkdir(path string) error {

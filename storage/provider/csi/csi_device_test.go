@@ -157,11 +157,15 @@ func (h *harness) destroy(id string) error {
 // records returns the names of the records.
 func (h *harness) records() []string {
 	h.Helper()
-	found, err := filepath.Glob(filepath.Join(h.dir, "*", "records", "*.json"))
-	if err != nil {
-		h.Fatal(err)
+	var all []string
+	for _, kind := range []string{"*", "*/snapshots"} {
+		found, err := filepath.Glob(filepath.Join(h.dir, kind, "records", "*.json"))
+		if err != nil {
+			h.Fatal(err)
+		}
+		all = append(all, found...)
 	}
-	return found
+	return all
 }
 
 // requireClean fails the test unless nothing is left.

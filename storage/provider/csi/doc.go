@@ -38,6 +38,13 @@
 // creation that fails for good after an attempt whose outcome is unknown may have left a volume: its
 // record stays, and the creation is repeated.
 //
+// # Snapshots
+//
+// The provider of one machine makes snapshots, and storage from snapshots and from other storage, if the
+// driver does. Before, it writes out what is in the memory of this machine; the driver promises that a
+// snapshot is one of a single moment. The rules above about names, records and interrupted calls apply to
+// snapshots too.
+//
 // # Secrets
 //
 // Secrets are read from a file for each bulk call, so that they can be changed at any time. They are

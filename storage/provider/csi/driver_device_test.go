@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stowage-io/stowage/internal/looptest"
@@ -37,6 +38,14 @@ type fakeVolume struct {
 	staged    string // the staging path
 	device    string // of a staged block volume
 	published string
+}
+
+// fakeSnapshot is a snapshot of the fake driver.
+type fakeSnapshot struct {
+	of    string
+	size  int64
+	taken *timestamppb.Timestamp
+	asked int
 }
 
 // fakeDriver is a CSI driver in this process, whose faults the test controls.
@@ -58,8 +67,11 @@ type fakeDriver struct {
 	// wrap, if it is set, calls handle or not, and returns the answer.
 	wrap func(request any, handle func(context.Context) (any, error)) (any, error)
 	stop func() // ends the server
-	// noStaging, noPublish and noCapacity leave out capabilities.
-	noStaging, noPublish, noCapacity bool
+	// noStaging, noPublish, noCapacity, noSnapshots and noClones leave out capabilities.
+	noStaging, noPublish, noCapacity, noSnapshots, noClones bool
+	// snapshots are by ID. Each is ready when it has been asked for more often than unready says.
+	snapshots map[string]*fakeSnapshot
+	unready   int
 	// secrets are the secrets of each call that had some.
 	secrets map[string]map[string]string
 	// forgets makes unpublishing lie.
@@ -71,7 +83,7 @@ func startDriver(t *testing.T) *fakeDriver {
 	t.Helper()
 	d := &fakeDriver{
 		dir: devicetest.Dir(t), name: driverName, ready: true,
-		volumes: make(map[string]*fakeVolume), calls: make(map[string]int), secrets: make(map[string]map[string]string),
+		volumes: make(map[string]*fakeVolume), snapshots: make(map[string]*fakeSnapshot), calls: make(map[string]int), secrets: make(map[string]map[string]string),
 	}
 	d.socket, d.dataDir = filepath.Join(d.dir, "csi.sock"), filepath.Join(d.dir, "data")
 	d.stop = d.listen(t)
@@ -146,6 +158,9 @@ func (d *fakeDriver) leaks() (all []string) {
 		for id, v := range d.volumes {
 			all = append(all, fmt.Sprintf("volume %s %q %q %q", id, v.node, v.staged, v.published))
 		}
+		for id := range d.snapshots {
+			all = append(all, "snapshot "+id)
+		}
 	})
 	slices.Sort(all)
 	return all
@@ -185,6 +200,12 @@ func (d *fakeDriver) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	}
 	if !d.noPublish {
 		types = append(types, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	}
+	if !d.noSnapshots {
+		types = append(types, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT)
+	}
+	if !d.noClones {
+		types = append(types, csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
 	}
 	for _, t := range types {
 		r.Capabilities = append(r.Capabilities, &csi.ControllerServiceCapability{
@@ -246,18 +267,86 @@ func (d *fakeDriver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest)
 	if err := os.MkdirAll(filepath.Dir(d.data(id)), 0o700); err != nil {
 		return nil, err
 	}
-	if isBlock(r.GetVolumeCapabilities()[0]) {
-		if err := os.WriteFile(d.data(id), nil, 0o600); err != nil {
+	block := isBlock(r.GetVolumeCapabilities()[0])
+	from, err := d.origin(r.GetVolumeContentSource())
+	if err != nil {
+		return nil, err
+	}
+	if from != "" {
+		if err := d.copy(d.data(from), d.data(id)); err != nil {
 			return nil, err
 		}
+	}
+	if block {
+		f, err := os.OpenFile(d.data(id), os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		f.Close()
 		if err := os.Truncate(d.data(id), r.GetCapacityRange().GetRequiredBytes()); err != nil {
 			return nil, err
 		}
-	} else if err := os.Mkdir(d.data(id), 0o755); err != nil {
+	} else if err := os.MkdirAll(d.data(id), 0o755); err != nil {
 		return nil, err
 	}
 	d.volumes[id] = &fakeVolume{request: r, capacity: r.GetCapacityRange().GetRequiredBytes()}
 	return answer, nil
+}
+
+// origin returns the ID of what a volume gets the contents of, empty for none. The lock is held.
+func (d *fakeDriver) origin(source *csi.VolumeContentSource) (string, error) {
+	id := source.GetVolume().GetVolumeId()
+	if id != "" && d.volumes[id] == nil {
+		return "", status.Errorf(codes.NotFound, "volume %s does not exist", id)
+	}
+	if source.GetSnapshot() == nil {
+		return id, nil
+	}
+	id = source.GetSnapshot().GetSnapshotId()
+	if s := d.snapshots[id]; s == nil || s.asked <= d.unready {
+		return "", status.Errorf(codes.NotFound, "snapshot %s does not exist, or is not ready", id)
+	}
+	return id, nil
+}
+
+// copy copies the data of a volume. What an interrupted call has copied is replaced.
+func (d *fakeDriver) copy(from, to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	return exec.Command("cp", "-a", "--sparse=always", from, to).Run()
+}
+
+func (d *fakeDriver) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := "snapshot of " + r.GetName()
+	s := d.snapshots[id]
+	if s == nil {
+		v := d.volumes[r.GetSourceVolumeId()]
+		if v == nil {
+			return nil, status.Error(codes.NotFound, "no such volume")
+		}
+		if err := d.copy(d.data(r.GetSourceVolumeId()), d.data(id)); err != nil {
+			return nil, err
+		}
+		s = &fakeSnapshot{of: r.GetSourceVolumeId(), size: v.capacity, taken: timestamppb.Now()}
+		d.snapshots[id] = s
+	}
+	if s.of != r.GetSourceVolumeId() {
+		return nil, status.Error(codes.AlreadyExists, "it is one of another volume")
+	}
+	s.asked++
+	return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{
+		SnapshotId: id, SourceVolumeId: s.of, SizeBytes: s.size, CreationTime: s.taken, ReadyToUse: s.asked > d.unready,
+	}}, nil
+}
+
+func (d *fakeDriver) DeleteSnapshot(_ context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.snapshots, r.GetSnapshotId())
+	return &csi.DeleteSnapshotResponse{}, os.RemoveAll(d.data(r.GetSnapshotId()))
 }
 
 func (d *fakeDriver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {

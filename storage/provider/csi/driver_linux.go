@@ -138,6 +138,8 @@ func (d *driver) createVolume(name string, r request) (*csi.Volume, error) {
 		VolumeCapabilities: []*csi.VolumeCapability{r.capability()},
 		Parameters:         r.Parameters,
 		Secrets:            d.secrets,
+
+		VolumeContentSource: r.contentSource(),
 	}
 	if len(r.Topology) > 0 {
 		topology := []*csi.Topology{{Segments: r.Topology}}
@@ -147,13 +149,15 @@ func (d *driver) createVolume(name string, r request) (*csi.Volume, error) {
 	return made.GetVolume(), err
 }
 
-// maxID limits the length of the driver's ID of a volume, in bytes.
+// maxID limits the length of the driver's ID of a volume or snapshot, in bytes.
 const maxID = 1024
 
 // checkID returns an error unless the driver has given a volume an ID.
-func checkID(id string) error {
+func checkID(id string) error { return checkLength("CreateVolume", "volume_id", id) }
+
+func checkLength(method, name, id string) error {
 	if id == "" || len(id) > maxID {
-		return errors.Errorf("CreateVolume: the driver gives a volume_id of %d bytes: want 1 to %d", len(id), maxID)
+		return errors.Errorf("%s: the driver gives a %s of %d bytes: want 1 to %d", method, name, len(id), maxID)
 	}
 	return nil
 }
@@ -161,6 +165,41 @@ func checkID(id string) error {
 // deleteVolume deletes a volume. It succeeds if it does not exist.
 func (d *driver) deleteVolume(id string) error {
 	_, err := call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: d.secrets})
+	return ignoreGone(err)
+}
+
+// createSnapshot makes a snapshot of a name, or returns the one that the same call has made before.
+func (d *driver) createSnapshot(name, volumeID string) (*csi.Snapshot, error) {
+	if err := d.mustSnapshot(); err != nil {
+		return nil, err
+	}
+	made, err := call(d, "CreateSnapshot", d.controller.CreateSnapshot, &csi.CreateSnapshotRequest{
+		SourceVolumeId: volumeID, Name: name, Secrets: d.secrets,
+	})
+	return made.GetSnapshot(), err
+}
+
+// mustSnapshot returns an error unless the driver makes snapshots.
+func (d *driver) mustSnapshot() error {
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT)
+	if err == nil && !can {
+		err = errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s makes no snapshots", d.name))
+	}
+	return err
+}
+
+// mustClone returns an error unless the driver makes volumes with the contents of others.
+func (d *driver) mustClone() error {
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
+	if err == nil && !can {
+		err = errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s does not copy volumes: make a snapshot, and new storage from that", d.name))
+	}
+	return err
+}
+
+// deleteSnapshot deletes a snapshot. It succeeds if it does not exist.
+func (d *driver) deleteSnapshot(id string) error {
+	_, err := call(d, "DeleteSnapshot", d.controller.DeleteSnapshot, &csi.DeleteSnapshotRequest{SnapshotId: id, Secrets: d.secrets})
 	return ignoreGone(err)
 }
 

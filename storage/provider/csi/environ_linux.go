@@ -85,7 +85,7 @@ func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) {
 	if err != nil {
 		return nil, storage.Refused(beforeCreation(c.ctx, err))
 	}
-	made, err := d.createVolume("stowage-"+storage.OwnerOf(p.ResourceTags).EntityUUID, r)
+	made, err := d.createVolume(nameOf(p.ResourceTags), r)
 	if err != nil {
 		return nil, ofCreation(err)
 	}

@@ -29,12 +29,20 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 	creating := object.CreatingFilesystems
 	creating.Key, creating.AtOnce = func(p storage.FilesystemParams) string { return p.Tag.String() }, s.config.AtOnce
 	return object.Do(ctx, creating, s.begin, params, func(c *bulk, p storage.FilesystemParams) (storage.FilesystemInfo, error) {
-		v, err := c.create(p.Tag, p.Size, p.Attributes, p.ResourceTags, false)
+		v, err := c.create(wantedFilesystem(p))
 		if err != nil {
 			return storage.FilesystemInfo{}, errors.Trace(err)
 		}
-		return storage.FilesystemInfo{FilesystemId: v.id, Size: v.rec.Size >> 20}, nil
+		return filesystemInfo(v), nil
 	}, object.CreatedFilesystem)
+}
+
+func wantedFilesystem(p storage.FilesystemParams) wanted {
+	return wanted{tag: p.Tag, size: p.Size, attributes: p.Attributes, resourceTags: p.ResourceTags}
+}
+
+func filesystemInfo(v *volume) storage.FilesystemInfo {
+	return storage.FilesystemInfo{FilesystemId: v.id, Size: v.rec.Size >> 20}
 }
 
 // DestroyFilesystems implements [storage.FilesystemSource].

@@ -35,12 +35,12 @@ type mockDriver struct {
 // mockName is the name of the driver, and of its only node.
 const mockName = "io.kubernetes.storage.mock"
 
-// startMock returns a harness of the mock. It skips the test unless the driver has been built: make csi.
+// startMock returns a harness of the mock. It skips the test unless the driver has been built: make csi-mock.
 func startMock(t *testing.T, seed uint64) (*harness, *mockDriver) {
 	t.Helper()
 	binary := os.Getenv("STOWAGE_MOCK_DRIVER")
 	if binary == "" {
-		t.Skip("STOWAGE_MOCK_DRIVER does not name the mock driver: make csi")
+		t.Skip("STOWAGE_MOCK_DRIVER does not name the mock driver: make csi-mock")
 	}
 	devicetest.RequireRoot(t)
 	m := &mockDriver{TB: t, dir: devicetest.Dir(t)}
@@ -95,6 +95,20 @@ func (m *mockDriver) made(uuid string) (n int) {
 	return n
 }
 
+// snapshotted implements watched. The mock does not say what the names of its snapshots are, so it returns
+// how many there are.
+func (m *mockDriver) snapshotted(string) int { return len(m.snapshots()) }
+
+// snapshots returns the files and directories with the data of snapshots.
+func (m *mockDriver) snapshots() []string {
+	m.Helper()
+	all, err := filepath.Glob(filepath.Join(m.dir, "data", "snapshot-*"))
+	if err != nil {
+		m.Fatal(err)
+	}
+	return all
+}
+
 // used implements watched. The mock notes what it has published and staged in the volume's context.
 func (m *mockDriver) used() (n int) {
 	for _, v := range m.volumes() {
@@ -116,6 +130,7 @@ func (m *mockDriver) leaks() (all []string) {
 	for _, v := range m.volumes() {
 		all = append(all, fmt.Sprintf("volume %s %v", v.GetVolumeId(), v.GetVolumeContext()))
 	}
+	all = append(all, m.snapshots()...)
 	return append(all, devicetest.AwaitLoops(m, m.dir, 0)...)
 }
 
@@ -142,7 +157,9 @@ func TestMockDriverWithFaults(t *testing.T) {
 	for seed := uint64(1); seed <= 3; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h, m := startMock(t, seed)
-			newWalk(h, m, seed).run(60)
+			w := newWalk(h, m, seed)
+			w.copies = true
+			w.run(60)
 			if left := append(m.leaks(), h.records()...); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}

@@ -94,7 +94,9 @@ func TestRandomFaults(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			c := &chaos{driver: h.driver, random: random, late: make(map[string]func())}
 			h.driver.set(func() { h.driver.wrap = c.wrap })
+			h.driver.unready = 1
 			w := newWalk(h, h.driver, seed)
+			w.copies = true
 			w.run(120)
 			h.requireClean()
 		})
@@ -107,6 +109,8 @@ type watched interface {
 	made(uuid string) int
 	// used returns how many volumes are in use.
 	used() int
+	// snapshotted returns how many snapshots it has for an owner.
+	snapshotted(uuid string) int
 	// files contains the files that are behind its loop devices.
 	files() string
 }
@@ -115,6 +119,18 @@ type watched interface {
 func (d *fakeDriver) made(uuid string) (n int) {
 	d.set(func() {
 		for id := range d.volumes {
+			if strings.Contains(id, uuid) {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// snapshotted implements watched.
+func (d *fakeDriver) snapshotted(uuid string) (n int) {
+	d.set(func() {
+		for id := range d.snapshots {
 			if strings.Contains(id, uuid) {
 				n++
 			}
@@ -145,6 +161,8 @@ type walk struct {
 	random  *rand.Rand
 	volumes []*tracked
 	made    int
+	// copies: the driver makes snapshots, and volumes from them.
+	copies bool
 }
 
 func newWalk(h *harness, seen watched, seed uint64) *walk {
@@ -171,6 +189,8 @@ func (w *walk) step(v *tracked) {
 	switch {
 	case v.volume == nil:
 		w.create(v)
+	case w.copies && w.random.IntN(4) == 0:
+		w.copy(v)
 	case v.attached && w.random.IntN(3) == 0:
 		w.use(v) // again, as after a restart
 	case v.attached:
@@ -265,6 +285,48 @@ func (w *walk) use(v *tracked) {
 		w.Fatal(err)
 	}
 	w.checkAttached()
+}
+
+// copy makes a snapshot of a volume, and a volume from that, and removes both.
+func (w *walk) copy(v *tracked) {
+	w.Helper()
+	tags := ownerTags()
+	there := func() int { return w.seen.snapshotted(tags[storage.EntityUUIDTag]) }
+	var s *storage.SnapshotInfo
+	err := w.until(w.random.IntN(3) > 0, func() (err error) {
+		s, err = w.snapshot(v.volume.VolumeId, tags)
+		if storage.IsNothingMade(err) && there() != 0 {
+			w.Fatalf("%v, but the driver has a snapshot", err)
+		}
+		return err
+	})
+	if err == nil {
+		if there() != 1 {
+			w.Fatalf("made %+v, and the driver has %d", s, there())
+		}
+		w.copyFrom(v, s)
+	}
+	for _, id := range w.snapshotsOf(tags) {
+		_ = w.until(true, func() error { return w.destroySnapshot(id) })
+	}
+	if there() != 0 {
+		w.Fatalf("the driver has a snapshot that was removed")
+	}
+}
+
+// copyFrom makes a volume from a snapshot of another one, checks that it has the same data, and removes it.
+func (w *walk) copyFrom(v *tracked, s *storage.SnapshotInfo) {
+	w.Helper()
+	c := &tracked{params: volume(fmt.Sprint(w.made)), mark: v.mark}
+	w.made++
+	_ = w.until(true, func() (err error) {
+		c.volume, err = w.clone(c.params, storage.Origin{SnapshotId: s.SnapshotId})
+		return err
+	})
+	w.volumes = append(w.volumes, c)
+	w.use(c)
+	w.remove(c)
+	w.volumes = w.volumes[:len(w.volumes)-1]
 }
 
 func (w *walk) detach(v *tracked) {

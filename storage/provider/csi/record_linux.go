@@ -50,6 +50,24 @@ type request struct {
 	Parameters map[string]string `json:"parameters,omitempty"`
 	// Topology is from where this machine can use volumes.
 	Topology map[string]string `json:"topology,omitempty"`
+	// FromSnapshot or FromVolume is the driver's ID of what the volume gets the contents of, if it gets any.
+	FromSnapshot string `json:"from-snapshot,omitempty"`
+	FromVolume   string `json:"from-volume,omitempty"`
+}
+
+// contentSource returns what the volume gets the contents of, or nil.
+func (r request) contentSource() *csi.VolumeContentSource {
+	switch {
+	case r.FromSnapshot != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: r.FromSnapshot},
+		}}
+	case r.FromVolume != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: r.FromVolume},
+		}}
+	}
+	return nil
 }
 
 // capability returns how the volume is used.

@@ -93,13 +93,19 @@ func (s *volumeSource) CreateVolumes(ctx envcontext.ProviderCallContext, params 
 		Name: func(p storage.VolumeParams) string { return "volume " + p.Tag.Id() },
 	}
 	return object.Do(ctx, creating, s.begin, params, func(c *bulk, p storage.VolumeParams) (*volume, error) {
-		return c.create(p.Tag, p.Size, p.Attributes, p.ResourceTags, true)
-	}, func(p storage.VolumeParams, v *volume, err error) storage.CreateVolumesResult {
-		if err != nil {
-			return storage.CreateVolumesResult{Error: err}
-		}
-		return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: volumeInfo(v)}}
-	})
+		return c.create(wantedVolume(p))
+	}, createdVolume)
+}
+
+func wantedVolume(p storage.VolumeParams) wanted {
+	return wanted{tag: p.Tag, size: p.Size, attributes: p.Attributes, resourceTags: p.ResourceTags, block: true}
+}
+
+func createdVolume(p storage.VolumeParams, v *volume, err error) storage.CreateVolumesResult {
+	if err != nil {
+		return storage.CreateVolumesResult{Error: err}
+	}
+	return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: volumeInfo(v)}}
 }
 
 // ListVolumes implements [storage.VolumeSource].

@@ -30,9 +30,11 @@ type task struct {
 	Config csi.Config
 	Block  bool
 	Tags   map[string]string
-	Mount  string
-	Op     string
-	Step   int
+	// Snapshot and Copy are the resource tags of a snapshot of the volume, and of a volume from that.
+	Snapshot, Copy map[string]string
+	Mount          string
+	Op             string
+	Step           int
 }
 
 func TestMain(m *testing.M) {
@@ -64,6 +66,8 @@ func (t task) id() string {
 	return "filesystem-0-0-" + t.Tags[storage.EntityUUIDTag]
 }
 
+func (t task) snapshotID() string { return "snapshot-" + t.Snapshot[storage.EntityUUIDTag] }
+
 // do makes the call.
 func (t task) do() error {
 	ctx := envcontext.New(context.Background())
@@ -92,6 +96,19 @@ func (t task) do() error {
 			return first(err, r, func(r storage.AttachVolumesResult) error { return r.Error })
 		case "detach":
 			r, err := s.DetachVolumes(ctx, where)
+			return first(err, r, func(err error) error { return err })
+		case "snapshot":
+			r, err := s.(storage.VolumeSnapshotter).CreateVolumeSnapshots(ctx, []storage.VolumeSnapshotParams{{VolumeId: t.id(), ResourceTags: t.Snapshot}})
+			return first(err, r, func(r storage.CreateSnapshotsResult) error { return r.Error })
+		case "copy":
+			p := storage.VolumeParams{Tag: names.NewVolumeTag("0/1"), Size: 8, ResourceTags: t.Copy}
+			r, err := s.(storage.VolumeCloner).CloneVolumes(ctx, []storage.VolumeCloneParams{{VolumeParams: p, Origin: storage.Origin{SnapshotId: t.snapshotID()}}})
+			return first(err, r, func(r storage.CreateVolumesResult) error { return r.Error })
+		case "destroy snapshot":
+			r, err := s.(storage.VolumeSnapshotter).DestroyVolumeSnapshots(ctx, []string{t.snapshotID()})
+			return first(err, r, func(err error) error { return err })
+		case "destroy copy":
+			r, err := s.DestroyVolumes(ctx, []string{"volume-0-1-" + t.Copy[storage.EntityUUIDTag]})
 			return first(err, r, func(err error) error { return err })
 		}
 		r, err := s.DestroyVolumes(ctx, []string{t.id()})
@@ -170,6 +187,44 @@ func TestKilledAtSteps(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// The same with snapshots, and volumes that are made from them.
+func TestCopiesKilledAtSteps(t *testing.T) {
+	order := []string{"create", "snapshot", "copy", "destroy snapshot"}
+	for i, op := range order[1:] {
+		for _, then := range []string{op, "undo"} {
+			t.Run(op+", "+then, func(t *testing.T) {
+				h := newHarness(t)
+				h.config.StorageDir = h.dir
+				for step := 1; ; step++ {
+					w := task{Config: h.config, Block: true, Tags: ownerTags(), Snapshot: ownerTags(), Copy: ownerTags(), Step: step}
+					must := func(ops ...string) {
+						t.Helper()
+						for _, next := range ops {
+							w.Op = next
+							if err := w.do(); err != nil {
+								t.Fatalf("killed at step %d of %s, then %s: %v", step, op, next, err)
+							}
+						}
+					}
+					must(order[:i+1]...)
+					killed := w.killed(t, op)
+					if then == op {
+						must(op)
+					}
+					must("destroy copy", "destroy snapshot", "destroy")
+					h.requireClean()
+					if !killed {
+						if step < 3 {
+							t.Errorf("%s has only %d steps", op, step-1)
+						}
+						break
+					}
+				}
+			})
 		}
 	}
 }

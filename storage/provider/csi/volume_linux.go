@@ -114,17 +114,34 @@ func (v *volume) Save() error { return v.Records.Save(v.id, v.rec) }
 // Note records the volume.
 func (v *volume) Note() error { return v.Records.Note(v.id, v.rec) }
 
-// create returns a volume for a tag: a new one, or what an earlier call has made.
-func (c *bulk) create(tag names.Tag, size uint64, attrs map[string]any, resourceTags map[string]string, block bool) (*volume, error) {
-	size, err := object.SizeInBytes(size)
+// wanted is a volume that is to be made.
+type wanted struct {
+	tag          names.Tag
+	size         uint64 // MiB
+	attributes   map[string]any
+	resourceTags map[string]string
+	block        bool
+	// contents returns whose contents a new volume gets. It is nil for an empty volume.
+	contents func() (contents, error)
+}
+
+// contents are what a volume is made from.
+type contents struct {
+	fromSnapshot, fromVolume string // one is the driver's ID, and the other is empty
+	size                     uint64 // bytes
+}
+
+// create returns a volume: a new one, or what an earlier call has made.
+func (c *bulk) create(w wanted) (*volume, error) {
+	size, err := object.SizeInBytes(w.size)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	owner := storage.OwnerOf(resourceTags)
+	owner := storage.OwnerOf(w.resourceTags)
 	if err := checkOwner(owner); err != nil {
 		return nil, errors.Trace(err)
 	}
-	id, err := object.NewID(tag.String(), owner)
+	id, err := object.NewID(w.tag.String(), owner)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -133,7 +150,7 @@ func (c *bulk) create(tag names.Tag, size uint64, attrs map[string]any, resource
 		return nil, errors.Trace(err)
 	}
 	defer unlock()
-	if _, err := c.Resolve(tag.String(), resourceTags); err != nil {
+	if _, err := c.Resolve(w.tag.String(), w.resourceTags); err != nil {
 		return nil, errors.Trace(err)
 	}
 	v, err := c.load(id)
@@ -143,7 +160,7 @@ func (c *bulk) create(tag names.Tag, size uint64, attrs map[string]any, resource
 		}
 	}
 	if errors.Is(err, errors.NotFound) {
-		if v, err = c.note(id, size, attrs, resourceTags, block); err == nil {
+		if v, err = c.note(id, size, w); err == nil {
 			err = v.make(true)
 		}
 		return v, errors.Trace(err)
@@ -185,10 +202,19 @@ func checkOwner(owner storage.Owner) error {
 }
 
 // note records the request for a new volume. After an error nothing was made.
-func (c *bulk) note(id string, size uint64, attrs map[string]any, resourceTags map[string]string, block bool) (*volume, error) {
-	parsed, err := c.config.parse(attrs)
+func (c *bulk) note(id string, size uint64, w wanted) (*volume, error) {
+	parsed, err := c.config.parse(w.attributes)
 	if err != nil {
 		return nil, storage.NothingMade(err)
+	}
+	var of contents
+	if w.contents != nil {
+		if of, err = w.contents(); err != nil {
+			return nil, storage.NothingMade(err)
+		}
+		if size < of.size {
+			return nil, storage.NothingMade(errors.NewNotValid(nil, fmt.Sprintf("size %d MiB: the original has %d MiB", size>>20, of.size>>20)))
+		}
 	}
 	topology, err := c.topology()
 	if err != nil {
@@ -197,16 +223,24 @@ func (c *bulk) note(id string, size uint64, attrs map[string]any, resourceTags m
 	v := &volume{bulk: c, id: id, rec: record{
 		Size:  size,
 		Phase: object.PhaseCreating,
-		Name:  "stowage-" + storage.OwnerOf(resourceTags).EntityUUID,
+		Name:  nameOf(w.resourceTags),
 		Request: request{
-			Bytes: int64(size), Block: block, Parameters: parsed.parameters, Topology: topology,
+			Bytes: int64(size), Block: w.block, Parameters: parsed.parameters, Topology: topology,
+			FromSnapshot: of.fromSnapshot, FromVolume: of.fromVolume,
 		},
-		Ownership: object.Ownership{ResourceTags: resourceTags},
+		// The filesystem in the contents may be smaller than the volume.
+		ExpandNode: w.contents != nil && !w.block && size > of.size,
+		Ownership:  object.Ownership{ResourceTags: w.resourceTags},
 	}}
-	if !block {
+	if !w.block {
 		v.rec.Request.Filesystem, v.rec.Request.Flags = parsed.filesystem, parsed.flags
 	}
 	return v, errors.Trace(v.Save())
+}
+
+// nameOf returns the name that a volume or snapshot of an owner has at the driver.
+func nameOf(resourceTags map[string]string) string {
+	return "stowage-" + storage.OwnerOf(resourceTags).EntityUUID
 }
 
 // topology returns from where the machine can use new volumes. After an error nothing was made.
@@ -242,11 +276,16 @@ func (v *volume) make(first bool) error {
 	case goesOn, unknown:
 		return mark(err)
 	}
-	err = mark(err)
+	return afterRefusal(mark(err), first, func() error { return v.Records.Remove(v.id) })
+}
+
+// afterRefusal returns the error of a creation that the driver has ended and that has made nothing. If
+// it was the first attempt, nothing exists, and the record is removed.
+func afterRefusal(err error, first bool, remove func() error) error {
 	if !first {
 		return afterEarlier(err)
 	}
-	if rerr := v.Records.Remove(v.id); rerr != nil {
+	if rerr := remove(); rerr != nil {
 		return afterEarlier(errors.Annotatef(err, "(removing its record: %v)", rerr))
 	}
 	return storage.NothingMade(err)
@@ -371,6 +410,18 @@ func (v *volume) expandOnNode() error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	byNode, err := d.nodeCan(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	if err == nil && byNode {
+		err = v.callNodeExpand(d)
+	}
+	if err != nil {
+		return mark(err)
+	}
+	v.rec.ExpandNode = false
+	return errors.Trace(v.Save())
+}
+
+func (v *volume) callNodeExpand(d *driver) error {
 	at, err := v.publishedPath()
 	if err != nil {
 		return errors.Trace(err)
@@ -380,13 +431,10 @@ func (v *volume) expandOnNode() error {
 		VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
 	}
 	if request.StagingTargetPath, err = v.usedStaging(d); err != nil {
-		return mark(err)
+		return err
 	}
-	if _, err := call(d, "NodeExpandVolume", d.node.NodeExpandVolume, request); err != nil {
-		return mark(err)
-	}
-	v.rec.ExpandNode = false
-	return errors.Trace(v.Save())
+	_, err = call(d, "NodeExpandVolume", d.node.NodeExpandVolume, request)
+	return err
 }
 
 // publishedPath returns where the driver publishes the volume: a directory or a file.

@@ -257,7 +257,7 @@ func (d Dir) findEvidence() (string, error) {
 func (d Dir) DriverRecord(except ...storage.ProviderType) string {
 	const nested = 4 // as many parts as the name of a provider may reasonably have
 	for parts := 1; parts <= nested; parts++ {
-		for _, kind := range []string{"volumes", "filesystems"} {
+		for _, kind := range []string{"volumes", "filesystems", "volumes/snapshots", "filesystems/snapshots"} {
 			pattern := strings.Repeat("*/", parts) + kind + "/records/*.json"
 			// The pattern is valid, and what cannot be read is not found.
 			found, _ := fs.Glob(os.DirFS(d.Storage()), pattern)

@@ -17,7 +17,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi docker ui package package-test packages
+.PHONY: help build run test lint race generate verify e2e soak cluster upgrade onefault simulate delays faults uml cover mutate etcd fuzz monitoring bench-agent bench-servers bench-apply bench-dataplane bench-scale bench-state model kubernetes-unit kubernetes kubelet csi csi-mock docker ui package package-test packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -145,12 +145,14 @@ kubernetes-unit: ## Check the module kubernetes, and run its tests that need no 
 kubernetes: packages ## Test stowage-provisioner, also against a real control plane, which is built first (KUBERNETES='-test.run=TestGuard')
 	@nice scripts/kubernetes $(KUBERNETES)
 
-csi: packages ## Test the CSI driver with csi-sanity, and by hand as its how-to says, and the CSI provider with the mock driver of the Kubernetes project
+csi: packages ## Test the CSI driver with csi-sanity, and by hand as its how-to says
 	@scripts/packages jq:jq
 	go -C csitest vet ./...
 	STOWAGE_REQUIRE_ROOT=1 go -C csitest test -count=1 -v -run='^TestSanity$$' $(SANDBOX) .
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest build -o "$$dir" github.com/fullstorydev/grpcurl/cmd/grpcurl && \
 		STOWAGE_REQUIRE_ROOT=1 GRPCURL=$$dir/grpcurl go test -count=1 -v -run='^TestCSIHowTo$$' $(SANDBOX) ./e2e
+
+csi-mock: packages ## Test the CSI provider with the mock driver of the Kubernetes project, and with faults between them
 	go -C csitest/mockdriver vet ./...
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go -C csitest/mockdriver build -o "$$dir" . && \
 		STOWAGE_REQUIRE_ROOT=1 STOWAGE_MOCK_DRIVER=$$dir/mockdriver go test -p 1 -count=1 -v -run='^TestMockDriver' $(SANDBOX) ./storage/provider/csi ./e2e

@@ -16,12 +16,12 @@ import (
 
 // startMockDriver starts the mock CSI driver of the Kubernetes project, behind a proxy that lets calls fail,
 // and returns the flags with which a server and an agent use it in the environment. It skips the test unless
-// the driver has been built: make csi.
+// the driver has been built: make csi-mock.
 func startMockDriver(t *testing.T, s *site, seed uint64) (dir string, flags []string) {
 	t.Helper()
 	binary := os.Getenv("STOWAGE_MOCK_DRIVER")
 	if binary == "" {
-		t.Skip("STOWAGE_MOCK_DRIVER does not name the mock driver: make csi")
+		t.Skip("STOWAGE_MOCK_DRIVER does not name the mock driver: make csi-mock")
 	}
 	dir = filepath.Join(s.dir, "mock")
 	socket, plugins := filepath.Join(s.dir, "mock.sock"), filepath.Join(s.dir, "plugins")

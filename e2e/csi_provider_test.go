@@ -139,6 +139,25 @@ storage:
 				t.Errorf("the device has %d MiB after growing to 32", size)
 			}
 
+			d.must("snapshot", "create", "monday", "data", "--wait")
+			d.must("detach", "raw", "--wait") // the driver refuses while it is attached, since nothing holds up writing
+			d.must("snapshot", "create", "tuesday", "raw", "--wait")
+			d.crash(who)
+			d.writeSpec(`
+storage:
+  - {name: restored, directive: "trees,384M", kind: filesystem, mount: MNT/restored, from: monday}
+  - {name: copy, directive: "csi-stowage-io,32M", kind: block, from: tuesday}
+`)
+			d.apply()
+			d.wantDataIn(filepath.Join(d.mount("restored"), "dir", "file"), "data")
+			d.wantDataIn(d.status()["copy"].Location, "raw")
+			d.must("snapshot", "delete", "monday", "tuesday", "--wait")
+			d.must("remove", "restored", "copy", "--wait")
+			want("after copying")
+			if left := strings.TrimSpace(d.driver.must("snapshot", "list", "-o", "json").Stdout); strings.Contains(left, "name") {
+				t.Errorf("the driver has snapshots: %s", left)
+			}
+
 			// Something uses the filesystem.
 			busy, err := os.Open(d.dataFile("data"))
 			if err != nil {

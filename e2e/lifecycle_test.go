@@ -293,17 +293,23 @@ func (m *machine) writeData(names ...string) {
 func (m *machine) wantData(names ...string) {
 	m.Helper()
 	for _, name := range names {
-		f, err := os.Open(m.dataFile(name))
-		if err != nil {
-			m.Error(err)
-			continue
-		}
-		want := dataOf(name)
-		got := make([]byte, len(want))
-		n, err := f.ReadAt(got, 0)
-		f.Close()
-		if err != nil || !bytes.Equal(got, want) {
-			m.Errorf("%s does not hold the data that was written (read %d of %d bytes, %v)", name, n, len(want), err)
-		}
+		m.wantDataIn(m.dataFile(name), name)
+	}
+}
+
+// wantDataIn checks that a file or device begins with the data that was written to some storage.
+func (m *machine) wantDataIn(path, name string) {
+	m.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		m.Error(err)
+		return
+	}
+	want := dataOf(name)
+	got := make([]byte, len(want))
+	n, err := f.ReadAt(got, 0)
+	f.Close()
+	if err != nil || !bytes.Equal(got, want) {
+		m.Errorf("%s does not hold the data that was written to %s (read %d of %d bytes, %v)", path, name, n, len(want), err)
 	}
 }

@@ -449,7 +449,7 @@ storage:
 		return strings.Contains(s.status()["disk"].Message, "node_id of machine bare is not known: run CSI driver csi.stowage.io there, and start the agent with a file that describes provider disks")
 	})
 	s.must("move", "disk", "--to", "db", "--wait", "--timeout", "60s")
-	if r := s.run("resize", "data", "32M", "--wait"); r.Code == 0 || !strings.Contains(r.All(), "provider disks cannot make storage larger") {
+	if r := s.run("resize", "data", "32M", "--wait"); r.Code == 0 || !strings.Contains(r.All(), "ControllerExpandVolume: the driver says") {
 		t.Errorf("growing:\n%s", r.All())
 	}
 

@@ -67,8 +67,10 @@ func TestMockDriverInTheEnvironment(t *testing.T) {
 				web = s.startAgent("web", "", flags...)
 			}
 			s.writeSpec(`
+pools:
+- {name: trees, provider: mock, attributes: {fs: xfs}}
 storage:
-- {name: data, directive: "mock,16M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: data, directive: "trees,300M", kind: filesystem, mount: MNT/data, machine: web}
 - {name: disk, directive: "mock,16M,3", kind: block, machine: web}
 `)
 			s.must("apply", "-f", s.spec)
@@ -85,7 +87,10 @@ storage:
 			}
 			s.poll("the storage is not attached", are(status.Attached))
 			s.write("data", "precious")
-			for range 4 {
+			for round := range 4 {
+				if round == 1 {
+					s.must("resize", "data", "384M")
+				}
 				s.must("detach", "data", "disk")
 				crash()
 				s.poll("the storage is not detached", are(status.Detached))
@@ -99,6 +104,7 @@ storage:
 					t.Fatalf("4 volumes are attached, and the driver has %v", loops)
 				}
 			}
+			s.poll("the storage has not grown", func() bool { return s.status()["data"].SizeMiB == 384 })
 			s.must("remove", "data", "disk")
 			crash()
 			s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })

@@ -67,8 +67,8 @@ type fakeDriver struct {
 	// wrap, if it is set, calls handle or not, and returns the answer.
 	wrap func(request any, handle func(context.Context) (any, error)) (any, error)
 	stop func() // ends the server
-	// noStaging, noPublish, noCapacity, noSnapshots and noClones leave out capabilities.
-	noStaging, noPublish, noCapacity, noSnapshots, noClones bool
+	// noStaging and the like leave out capabilities. noExpansion is about the controller service.
+	noStaging, noPublish, noCapacity, noSnapshots, noClones, noExpansion bool
 	// snapshots are by ID. Each is ready when it has been asked for more often than unready says.
 	snapshots map[string]*fakeSnapshot
 	unready   int
@@ -190,11 +190,12 @@ func (d *fakeDriver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabi
 
 func (d *fakeDriver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
-	types := []csi.ControllerServiceCapability_RPC_Type{
-		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-	}
+	types := []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.noExpansion {
+		types = append(types, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	}
 	if !d.noCapacity {
 		types = append(types, csi.ControllerServiceCapability_RPC_GET_CAPACITY)
 	}

@@ -168,6 +168,29 @@ func (d *driver) deleteVolume(id string) error {
 	return ignoreGone(err)
 }
 
+// controllerExpand makes a volume at least size bytes large, and returns its size. nodeNext says that the
+// node service must be told.
+func (d *driver) controllerExpand(id string, size uint64, r request) (got uint64, nodeNext bool, err error) {
+	grown, err := call(d, "ControllerExpandVolume", d.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
+		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)}, VolumeCapability: r.capability(), Secrets: d.secrets,
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	got = size
+	if capacity := grown.GetCapacityBytes(); capacity != 0 {
+		got = uint64(capacity)
+	}
+	if got < size {
+		err = storage.Permanent(errors.Errorf("ControllerExpandVolume: the driver gives %d bytes, and %d were requested", got, size))
+	}
+	return got, grown.GetNodeExpansionRequired(), err
+}
+
+func (d *driver) errCannotGrow() error {
+	return errors.NewNotSupported(nil, fmt.Sprintf("volumes of CSI driver %s cannot grow", d.name))
+}
+
 // createSnapshot makes a snapshot of a name, or returns the one that the same call has made before.
 func (d *driver) createSnapshot(name, volumeID string) (*csi.Snapshot, error) {
 	if err := d.mustSnapshot(); err != nil {

@@ -4,6 +4,7 @@ package csi_test
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -177,6 +178,60 @@ func TestVolumesOfTheEnvironment(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(e.dir, "*", "fake", "attached", "*", "planned-*")); len(left) > 0 {
 		t.Errorf("left on the machines: %q", left)
 	}
+	e.requireClean()
+}
+
+// A volume of the environment grows at the driver. The device has the new size when it is next attached.
+func TestVolumeOfTheEnvironmentGrows(t *testing.T) {
+	e := newEnviron(t)
+	e.known[names.NewMachineTag("0")] = machine.Driver{NodeID: "node-a", Topology: map[string]string{"zone": "a"}}
+	source := e.volumes()
+	p := e.params("0")
+	made, err := source.CreateVolumes(e.ctx, []storage.VolumeParams{p})
+	if err != nil || made[0].Error != nil {
+		t.Fatal(err, made[0].Error)
+	}
+	v := made[0].Volume
+	resize := func(size uint64) storage.ResizeVolumesResult {
+		t.Helper()
+		results, err := e.volumes().(storage.VolumeResizer).ResizeVolumes(e.ctx, []storage.VolumeResizeParams{{Tag: p.Tag, VolumeId: v.VolumeId, Size: size}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return results[0]
+	}
+	for range 2 {
+		if got := resize(16); got.Error != nil || got.VolumeInfo.Size != 16 || got.VolumeInfo.VolumeId != v.VolumeId {
+			t.Errorf("growing: %+v, %v", got.VolumeInfo, got.Error)
+		}
+	}
+	info, err := e.attachIn(v, source.(storage.ContextSource).VolumeContext(v.VolumeId))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := e.plan("a").AttachVolume(t.Context(), info.DeviceAttributes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open("/dev/" + found.DeviceName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size, err := file.Seek(0, io.SeekEnd); err != nil || size != 16<<20 {
+		t.Errorf("the device has %d bytes, %v", size, err)
+	}
+	file.Close()
+	if err := e.plan("a").DetachVolume(t.Context(), info.DeviceAttributes); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.detach(v); err != nil {
+		t.Fatal(err)
+	}
+	e.driver.noExpansion = true
+	if got := resize(32); !errors.Is(got.Error, errors.NotSupported) || !strings.Contains(got.Error.Error(), "volumes of CSI driver "+driverName+" cannot grow") {
+		t.Errorf("a driver that cannot: %v", got.Error)
+	}
+	e.mustDestroy(v.VolumeId)
 	e.requireClean()
 }
 

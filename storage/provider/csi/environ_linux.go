@@ -16,7 +16,10 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-var _ storage.ContextSource = (*environSource)(nil)
+var (
+	_ storage.ContextSource = (*environSource)(nil)
+	_ storage.VolumeResizer = (*environSource)(nil)
+)
 
 // environSource is the source of volumes that any machine can have. It keeps no records: the ID of a volume
 // is the driver's, and the caller records its context. The caller notes that a volume is made before it calls,
@@ -208,6 +211,33 @@ func (s *environSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids [
 		}
 		return mark(d.deleteVolume(id))
 	})
+}
+
+// ResizeVolumes implements [storage.VolumeResizer]. A machine that has a volume attached is not told: if the
+// driver needs that, the device shows the new size when it is attached again.
+func (s *environSource) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+	return object.Do(ctx, s.config.resizing(), s.begin, params, (*controllerCall).resize, resizedVolume)
+}
+
+// resize makes a volume larger, and returns its size in MiB.
+func (c *controllerCall) resize(p storage.VolumeResizeParams) (uint64, error) {
+	size, err := object.SizeInBytes(p.Size)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	d, err := c.driver()
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	if err != nil {
+		return 0, mark(err)
+	}
+	if !can {
+		return 0, d.errCannotGrow()
+	}
+	got, _, err := d.controllerExpand(p.VolumeId, size, request{Block: true})
+	return got >> 20, mark(err)
 }
 
 // ReleaseVolumes implements [storage.VolumeSource]. It is not supported.

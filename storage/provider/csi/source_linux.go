@@ -227,20 +227,25 @@ func (s *volumeSource) DetachVolumes(ctx envcontext.ProviderCallContext, params 
 
 // ResizeVolumes implements [storage.VolumeResizer].
 func (s *volumeSource) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
-	resizing := object.Bulk[storage.VolumeResizeParams]{
-		Verb: "resizing", Objects: "volumes", AtOnce: s.config.AtOnce,
+	return object.Do(ctx, s.config.resizing(), s.begin, params, func(c *bulk, p storage.VolumeResizeParams) (uint64, error) {
+		return c.resize(p.VolumeId, p.Size)
+	}, resizedVolume)
+}
+
+// resizing is the bulk call that makes volumes larger.
+func (c Config) resizing() object.Bulk[storage.VolumeResizeParams] {
+	return object.Bulk[storage.VolumeResizeParams]{
+		Verb: "resizing", Objects: "volumes", AtOnce: c.AtOnce,
 		Name: func(p storage.VolumeResizeParams) string { return "volume " + p.Tag.Id() },
 		Key:  func(p storage.VolumeResizeParams) string { return p.VolumeId },
 	}
-	return object.Do(ctx, resizing, s.begin, params, func(c *bulk, p storage.VolumeResizeParams) (info storage.VolumeInfo, err error) {
-		size, err := c.resize(p.VolumeId, p.Size)
-		return storage.VolumeInfo{VolumeId: p.VolumeId, Size: size}, err
-	}, func(_ storage.VolumeResizeParams, info storage.VolumeInfo, err error) storage.ResizeVolumesResult {
-		if err != nil {
-			return storage.ResizeVolumesResult{Error: err}
-		}
-		return storage.ResizeVolumesResult{VolumeInfo: &info}
-	})
+}
+
+func resizedVolume(p storage.VolumeResizeParams, size uint64, err error) storage.ResizeVolumesResult {
+	if err != nil {
+		return storage.ResizeVolumesResult{Error: err}
+	}
+	return storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{VolumeId: p.VolumeId, Size: size}}
 }
 
 // resize makes a volume at least size MiB large, and returns its size in MiB.

@@ -377,24 +377,14 @@ func (v *volume) expandAtController(size uint64) error {
 	got, nodeNext := size, byNode
 	switch {
 	case byController:
-		r, err := call(d, "ControllerExpandVolume", d.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
-			VolumeId: v.rec.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)},
-			VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
-		})
-		if err != nil {
+		if got, nodeNext, err = d.controllerExpand(v.rec.VolumeID, size, v.rec.Request); err != nil {
 			return mark(err)
 		}
-		if r.GetCapacityBytes() != 0 {
-			got = uint64(r.GetCapacityBytes())
-		}
-		nodeNext = byNode && r.GetNodeExpansionRequired()
+		nodeNext = nodeNext && byNode
 	case !byNode:
-		return errors.NewNotSupported(nil, fmt.Sprintf("volumes of CSI driver %s cannot grow", v.config.Driver))
+		return d.errCannotGrow()
 	case !v.rec.Staged:
 		return errors.New("CSI driver " + v.config.Driver + " grows only volumes that are attached: attach it first")
-	}
-	if got < size {
-		return storage.Permanent(errors.Errorf("ControllerExpandVolume: the driver gives %d bytes, and %d were requested", got, size))
 	}
 	v.rec.Size, v.rec.ExpandNode = got, nodeNext
 	return errors.Trace(v.Save())

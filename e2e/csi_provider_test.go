@@ -86,6 +86,7 @@ func (d *driven) recoverState() {
 // An agent uses storage of another one through CSI alone. The agent, the driver or both are killed
 // between the steps, and nothing is lost, done twice, or left.
 func TestCSIProvider(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		who, file string
 	}{

@@ -519,6 +519,7 @@ func buildExample(t *testing.T, name, output string) {
 }
 
 func TestTutorialOfServers(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	cluster := filepath.Join(m.dir, "c")
 	buildExample(t, "./examples/shared-directory", filepath.Join(cluster, "shared", "provider"))

@@ -330,6 +330,7 @@ func TestSnapshotsOfDirectories(t *testing.T) {
 
 // A state that is restored does not know the snapshot of a directory that was made since: it is an orphan.
 func TestOrphanedSnapshotOfDirectory(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.start()
 	m.writeSpec("storage:\n- {name: data, directive: 'rootfs,32M', kind: filesystem, mount: MNT/data}\n")

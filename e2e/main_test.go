@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
@@ -19,23 +18,7 @@ func TestMain(m *testing.M) {
 	if status, ok := otherProgram(); ok {
 		os.Exit(status)
 	}
-	runParallel()
 	os.Exit(run(m))
-}
-
-// runParallel lets more tests run in parallel than there are processors, unless the flag says how many: they
-// wait most of the time.
-func runParallel() {
-	const tests, name = 5, "test.parallel"
-	flag.Parse()
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
-	if chosen {
-		return
-	}
-	if err := flag.Set(name, strconv.Itoa(tests)); err != nil {
-		panic(err)
-	}
 }
 
 func run(m *testing.M) int {

@@ -72,6 +72,8 @@ type fakeDriver struct {
 	// snapshots are by ID. Each is ready when it has been asked for more often than unready says.
 	snapshots map[string]*fakeSnapshot
 	unready   int
+	// growsAlone: the node service need not be told.
+	growsAlone bool
 	// secrets are the secrets of each call that had some.
 	secrets map[string]map[string]string
 	// forgets makes unpublishing lie.
@@ -369,7 +371,7 @@ func (d *fakeDriver) ControllerExpandVolume(_ context.Context, r *csi.Controller
 		}
 		return nil
 	})
-	return &csi.ControllerExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), NodeExpansionRequired: true}, err
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), NodeExpansionRequired: !d.growsAlone}, err
 }
 
 // GetCapacity answers for zone a, or for all zones, and for parameters that it knows.

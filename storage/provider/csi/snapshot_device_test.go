@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
@@ -129,6 +130,69 @@ func TestSnapshotWhoseAnswerIsLost(t *testing.T) {
 		}
 		h.requireClean()
 	}
+}
+
+// Without the snapshot, an interrupted creation from it cannot be repeated: the driver says so, and has
+// nothing of the name.
+func TestOriginOfInterruptedCopyIsGone(t *testing.T) {
+	for _, destroyed := range []bool{false, true} {
+		h := newHarness(t)
+		v := h.mustCreate(volume("0"))
+		s, err := h.snapshot(v.VolumeId, ownerTags())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.driver.set(func() {
+			h.driver.before = func(_ context.Context, method string) error {
+				if method == "CreateVolume" {
+					return status.Error(codes.Unavailable, "starting")
+				}
+				return nil
+			}
+		})
+		p, of := volume("1"), storage.Origin{SnapshotId: s.SnapshotId}
+		if made, err := h.clone(p, of); err == nil || storage.IsNothingMade(err) {
+			t.Fatalf("made %+v, %v", made, err)
+		}
+		h.driver.set(func() { h.driver.before = nil })
+		if err := h.destroySnapshot(s.SnapshotId); err != nil {
+			t.Error(err)
+		}
+		if destroyed {
+			h.mustDestroy(p.Tag.String() + "-" + p.ResourceTags[storage.EntityUUIDTag])
+		} else if _, err := h.clone(p, of); !storage.IsNothingMade(err) {
+			t.Errorf("repeated: %v", err)
+		}
+		h.mustDestroy(v.VolumeId)
+		h.requireClean()
+	}
+}
+
+// A snapshot whose ID cannot be used exists nevertheless.
+func TestSnapshotWithoutID(t *testing.T) {
+	h := newHarness(t)
+	v := h.mustCreate(volume("0"))
+	tags := ownerTags()
+	h.driver.set(func() {
+		h.driver.wrap = func(_ any, handle func(context.Context) (any, error)) (any, error) {
+			answer, err := handle(t.Context())
+			if made, ok := answer.(*csispec.CreateSnapshotResponse); ok {
+				made.Snapshot.SnapshotId = ""
+			}
+			return answer, err
+		}
+	})
+	if made, err := h.snapshot(v.VolumeId, tags); err == nil || storage.IsNothingMade(err) || !strings.Contains(err.Error(), "snapshot_id of 0 bytes") {
+		t.Errorf("made %+v, %v", made, err)
+	}
+	h.driver.set(func() { h.driver.wrap = nil })
+	for _, id := range h.snapshotsOf(tags) {
+		if err := h.destroySnapshot(id); err != nil {
+			t.Error(err)
+		}
+	}
+	h.mustDestroy(v.VolumeId)
+	h.requireClean()
 }
 
 // A refusal leaves nothing, unless an earlier call may have made something.
@@ -295,6 +359,12 @@ func TestLargerCopyOfFilesystem(t *testing.T) {
 	for i, expansions := range []int{0, 1} {
 		f := copies[i+1].Filesystem
 		ids = append(ids, f.FilesystemId)
+		// Growing it at the driver does not make that superfluous.
+		h.driver.set(func() { h.driver.growsAlone = true })
+		grown := []storage.FilesystemResizeParams{{Tag: f.Tag, FilesystemId: f.FilesystemId, Size: f.Size + 8}}
+		if got, err := source.(storage.FilesystemResizer).ResizeFilesystems(h.ctx, grown); err != nil || got[0].Error != nil {
+			t.Fatal(err, got)
+		}
 		at := []storage.FilesystemAttachmentParams{{
 			AttachmentParams: storage.AttachmentParams{Provider: "fake", Machine: names.NewMachineTag("0")},
 			Filesystem:       f.Tag, FilesystemId: f.FilesystemId, Path: filepath.Join(devicetest.Dir(t), "data"),

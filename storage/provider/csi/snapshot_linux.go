@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -84,9 +85,9 @@ func (c *bulk) loadSnapshot(id string) (*snapshot, error) {
 }
 
 // createSnapshot makes a snapshot of a volume or filesystem, or finds the existing one.
-func (c copyCall) createSnapshot(of string, resourceTags map[string]string) (storage.SnapshotInfo, error) {
+func (c copyCall) createSnapshot(p snapshotParams) (storage.SnapshotInfo, error) {
 	none := storage.SnapshotInfo{}
-	id, err := c.Snapshots.ResolveSnapshot(resourceTags)
+	id, err := c.Snapshots.ResolveSnapshot(p.resourceTags)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -95,7 +96,7 @@ func (c copyCall) createSnapshot(of string, resourceTags map[string]string) (sto
 		return none, errors.Trace(err)
 	}
 	defer unlock()
-	if _, err := c.Snapshots.ResolveSnapshot(resourceTags); err != nil {
+	if _, err := c.Snapshots.ResolveSnapshot(p.resourceTags); err != nil {
 		return none, errors.Trace(err)
 	}
 	s, err := c.Snapshots.loadSnapshot(id)
@@ -106,7 +107,7 @@ func (c copyCall) createSnapshot(of string, resourceTags map[string]string) (sto
 	}
 	switch {
 	case errors.Is(err, errors.NotFound):
-		if s, err = c.noteSnapshot(id, of, resourceTags); err == nil {
+		if s, err = c.noteSnapshot(id, p); err == nil {
 			err = s.make(true)
 		}
 	case err == nil && s.rec.Phase == object.PhaseCreating:
@@ -119,7 +120,7 @@ func (c copyCall) createSnapshot(of string, resourceTags map[string]string) (sto
 }
 
 // noteSnapshot records the request for a new snapshot. After an error nothing was made.
-func (c copyCall) noteSnapshot(id, of string, resourceTags map[string]string) (*snapshot, error) {
+func (c copyCall) noteSnapshot(id string, p snapshotParams) (*snapshot, error) {
 	d, err := c.Snapshots.driver()
 	if err == nil {
 		err = d.mustSnapshot()
@@ -127,7 +128,7 @@ func (c copyCall) noteSnapshot(id, of string, resourceTags map[string]string) (*
 	if err != nil {
 		return nil, storage.NothingMade(beforeCreation(c.Snapshots.Context, err))
 	}
-	v, err := c.Objects.loadReady(of)
+	v, err := c.Objects.loadReady(p.of)
 	if err == nil {
 		err = v.flush()
 	}
@@ -135,8 +136,8 @@ func (c copyCall) noteSnapshot(id, of string, resourceTags map[string]string) (*
 		return nil, storage.NothingMade(err)
 	}
 	s := &snapshot{bulk: c.Snapshots, id: id, rec: snapshotRecord{
-		Size: v.rec.Size, Phase: object.PhaseCreating, Name: nameOf(resourceTags), VolumeID: v.rec.VolumeID,
-		Ownership: object.Ownership{ResourceTags: resourceTags},
+		Size: v.rec.Size, Phase: object.PhaseCreating, Name: nameOf(p.resourceTags), VolumeID: v.rec.VolumeID,
+		Ownership: object.Ownership{ResourceTags: p.resourceTags},
 	}}
 	return s, errors.Trace(s.Save())
 }
@@ -217,17 +218,36 @@ func syncMount(m *mountinfo.Info) error {
 // Save records the snapshot durably.
 func (s *snapshot) Save() error { return s.Records.Save(s.id, s.rec) }
 
-func (s *snapshot) createAtDriver() (*driver, error) {
+func (s *snapshot) createAtDriver() (*csi.Snapshot, error) {
 	d, err := s.driver()
 	if err != nil {
 		return nil, err
 	}
-	made, err := d.createSnapshot(s.rec.Name, s.rec.VolumeID)
-	if err != nil {
-		return d, err
+	return d.createSnapshot(s.rec.Name, s.rec.VolumeID)
+}
+
+// make lets the driver make the snapshot that was recorded. If no earlier call can have made it, and this
+// one has not, make removes the record.
+func (s *snapshot) make(first bool) error {
+	made, err := s.createAtDriver()
+	if err == nil {
+		return s.keep(made)
 	}
+	switch outcomeOf(err) {
+	case goesOn, unknown:
+		return mark(err)
+	}
+	return afterRefusal(err, first || s.missesOrigin(err), func() error { return s.Records.Remove(s.id) })
+}
+
+// missesOrigin is that of a volume: the driver has no snapshot of the name if it says that the volume does
+// not exist.
+func (s *snapshot) missesOrigin(err error) bool { return outcomeOf(err) == gone }
+
+// keep records the snapshot that the driver has made, or is making.
+func (s *snapshot) keep(made *csi.Snapshot) error {
 	if err := checkLength("CreateSnapshot", "snapshot_id", made.GetSnapshotId()); err != nil {
-		return d, err
+		return err
 	}
 	crash.At("snapshot made")
 	s.rec.SnapshotID = made.GetSnapshotId()
@@ -241,47 +261,37 @@ func (s *snapshot) createAtDriver() (*driver, error) {
 	if made.GetReadyToUse() {
 		s.rec.Phase = object.PhaseReady
 	}
-	return d, nil
-}
-
-// make lets the driver make the snapshot that was recorded. If no earlier call can have made it, and this
-// one has not, make removes the record.
-func (s *snapshot) make(first bool) error {
-	_, err := s.createAtDriver()
-	if err == nil {
-		if err := s.Save(); err != nil {
-			return errors.Trace(err)
-		}
-		if s.rec.Phase != object.PhaseReady {
-			return storage.InProgress(errors.New("the driver has taken the snapshot, and volumes cannot be made from it yet"))
-		}
-		return nil
+	if err := s.Save(); err != nil {
+		return errors.Trace(err)
 	}
-	switch outcomeOf(err) {
-	case goesOn, unknown:
-		return mark(err)
+	if s.rec.Phase != object.PhaseReady {
+		return storage.InProgress(errors.New("the driver has taken the snapshot, and volumes cannot be made from it yet"))
 	}
-	return afterRefusal(mark(err), first, func() error { return s.Records.Remove(s.id) })
+	return nil
 }
 
 // destroy removes the snapshot and its record.
 func (s *snapshot) destroy() error {
-	var d *driver
-	var err error
 	if s.rec.SnapshotID == "" {
 		// What an interrupted creation has made can be found only by creating it.
-		d, err = s.createAtDriver()
-		if err != nil && ignoreGone(err) == nil {
-			return errors.Trace(s.Records.Remove(s.id)) // the volume is gone, and no snapshot has the name
+		made, err := s.createAtDriver()
+		if err != nil && s.missesOrigin(err) {
+			return errors.Trace(s.Records.Remove(s.id))
+		}
+		if err == nil {
+			err = checkLength("CreateSnapshot", "snapshot_id", made.GetSnapshotId())
 		}
 		if err != nil {
 			return errors.Annotate(mark(err), "asking for what an interrupted creation may have made")
 		}
-	} else if d, err = s.driver(); err != nil {
-		return errors.Trace(err)
+		s.rec.SnapshotID = made.GetSnapshotId()
 	}
 	s.rec.Phase = object.PhaseDestroying
 	if err := object.IgnoreNoSpace(s.Save()); err != nil {
+		return errors.Trace(err)
+	}
+	d, err := s.driver()
+	if err != nil {
 		return errors.Trace(err)
 	}
 	if err := d.deleteSnapshot(s.rec.SnapshotID); err != nil {
@@ -372,14 +382,26 @@ func (c copyCall) clone(w wanted, of storage.Origin) (*volume, error) {
 	return c.Objects.create(w)
 }
 
-// CreateVolumeSnapshots implements [storage.VolumeSnapshotter].
-func (s *volumeSource) CreateVolumeSnapshots(ctx envcontext.ProviderCallContext, params []storage.VolumeSnapshotParams) ([]storage.CreateSnapshotsResult, error) {
-	of := func(p storage.VolumeSnapshotParams) string { return p.VolumeId }
+// snapshotParams are those of a snapshot of a volume or filesystem.
+type snapshotParams struct {
+	of           string
+	resourceTags map[string]string
+}
+
+func (s *source) createSnapshots(ctx context.Context, params []snapshotParams) ([]storage.CreateSnapshotsResult, error) {
+	of := func(p snapshotParams) string { return p.of }
 	creating := object.CreatingSnapshots(of)
 	creating.Key, creating.AtOnce = of, s.config.AtOnce
-	return object.Do(ctx, creating, s.beginCopy, params, func(c copyCall, p storage.VolumeSnapshotParams) (storage.SnapshotInfo, error) {
-		return c.createSnapshot(p.VolumeId, p.ResourceTags)
-	}, object.CreatedSnapshot)
+	return object.Do(ctx, creating, s.beginCopy, params, copyCall.createSnapshot, object.CreatedSnapshot)
+}
+
+// CreateVolumeSnapshots implements [storage.VolumeSnapshotter].
+func (s *volumeSource) CreateVolumeSnapshots(ctx envcontext.ProviderCallContext, params []storage.VolumeSnapshotParams) ([]storage.CreateSnapshotsResult, error) {
+	all := make([]snapshotParams, len(params))
+	for i, p := range params {
+		all[i] = snapshotParams{p.VolumeId, p.ResourceTags}
+	}
+	return s.createSnapshots(ctx, all)
 }
 
 // DestroyVolumeSnapshots implements [storage.VolumeSnapshotter].
@@ -408,12 +430,11 @@ func (s *volumeSource) CloneVolumes(ctx envcontext.ProviderCallContext, params [
 
 // CreateFilesystemSnapshots implements [storage.FilesystemSnapshotter].
 func (s *filesystemSource) CreateFilesystemSnapshots(ctx envcontext.ProviderCallContext, params []storage.FilesystemSnapshotParams) ([]storage.CreateSnapshotsResult, error) {
-	of := func(p storage.FilesystemSnapshotParams) string { return p.FilesystemId }
-	creating := object.CreatingSnapshots(of)
-	creating.Key, creating.AtOnce = of, s.config.AtOnce
-	return object.Do(ctx, creating, s.beginCopy, params, func(c copyCall, p storage.FilesystemSnapshotParams) (storage.SnapshotInfo, error) {
-		return c.createSnapshot(p.FilesystemId, p.ResourceTags)
-	}, object.CreatedSnapshot)
+	all := make([]snapshotParams, len(params))
+	for i, p := range params {
+		all[i] = snapshotParams{p.FilesystemId, p.ResourceTags}
+	}
+	return s.createSnapshots(ctx, all)
 }
 
 // DestroyFilesystemSnapshots implements [storage.FilesystemSnapshotter].

@@ -276,13 +276,20 @@ func (v *volume) make(first bool) error {
 	case goesOn, unknown:
 		return mark(err)
 	}
-	return afterRefusal(mark(err), first, func() error { return v.Records.Remove(v.id) })
+	return afterRefusal(err, first || v.missesOrigin(err), func() error { return v.Records.Remove(v.id) })
 }
 
-// afterRefusal returns the error of a creation that the driver has ended and that has made nothing. If
-// it was the first attempt, nothing exists, and the record is removed.
-func afterRefusal(err error, first bool, remove func() error) error {
-	if !first {
+// missesOrigin reports whether the driver answers a creation by saying that what the volume was to get the
+// contents of does not exist. Then it has no volume of the name either, which it would have returned.
+func (v *volume) missesOrigin(err error) bool {
+	return v.rec.Request.contentSource() != nil && outcomeOf(err) == gone
+}
+
+// afterRefusal returns the error of a creation that the driver has ended, and in which it has made nothing.
+// If no earlier attempt can have made anything, nothing exists, and the record is removed.
+func afterRefusal(err error, nothingExists bool, remove func() error) error {
+	err = mark(err)
+	if !nothingExists {
 		return afterEarlier(err)
 	}
 	if rerr := remove(); rerr != nil {
@@ -328,6 +335,9 @@ func (v *volume) destroy() error {
 	if v.rec.VolumeID == "" {
 		// What an interrupted creation has made can be found only by creating it.
 		made, err := v.createAtDriver()
+		if err != nil && v.missesOrigin(err) {
+			return errors.Trace(v.Records.Remove(v.id))
+		}
 		if err == nil {
 			err = checkID(made.GetVolumeId())
 		}
@@ -386,7 +396,7 @@ func (v *volume) expandAtController(size uint64) error {
 	case !v.rec.Staged:
 		return errors.New("CSI driver " + v.config.Driver + " grows only volumes that are attached: attach it first")
 	}
-	v.rec.Size, v.rec.ExpandNode = got, nodeNext
+	v.rec.Size, v.rec.ExpandNode = got, nodeNext || v.rec.ExpandNode
 	return errors.Trace(v.Save())
 }
 

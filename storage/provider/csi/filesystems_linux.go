@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 
 	"github.com/juju/errors"
-	"github.com/moby/sys/mountinfo"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
@@ -97,14 +96,22 @@ func (c *bulk) attachFilesystem(p storage.FilesystemAttachmentParams) (info stor
 			return errors.Trace(err)
 		}
 		if p.Path != "" && p.Path != at {
-			info, err = c.Attach(&filesystem{v, p.Path}, p.Path, p.ReadOnly)
+			bind, err := v.bind(p.Path)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			info, err = c.Attach(bind, p.Path, p.ReadOnly)
 			return errors.Trace(err)
 		}
 		if p.ReadOnly {
 			return errors.NewNotSupported(nil, "it cannot be read-only at "+at+": choose another mount point")
 		}
 		info = storage.FilesystemAttachmentInfo{Path: at}
-		return errors.Trace(c.AttachInPlace(&filesystem{v, at}))
+		bind, err := v.bind(at)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(c.AttachInPlace(bind))
 	})
 	return info, errors.Trace(err)
 }
@@ -113,7 +120,11 @@ func (c *bulk) attachFilesystem(p storage.FilesystemAttachmentParams) (info stor
 func (s *filesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]error, error) {
 	return object.DoEach(ctx, s.onFilesystems("detaching"), s.begin, params, func(c *bulk, p storage.FilesystemAttachmentParams) error {
 		return c.withExisting(p.FilesystemId, func(v *volume) error {
-			if err := (&filesystem{volume: v}).unbind(); err != nil {
+			bind, err := v.bind("")
+			if err != nil {
+				return errors.Trace(err)
+			}
+			if err := bind.Unbind(); err != nil {
 				return errors.Trace(err)
 			}
 			return v.unpublish()
@@ -138,7 +149,11 @@ func (s *filesystemSource) CheckFilesystems(ctx envcontext.ProviderCallContext, 
 			if err := v.checkPublished(); err != nil {
 				return errors.Trace(err)
 			}
-			return errors.Trace(c.CheckAttached(&filesystem{volume: v}, object.Unmounted))
+			bind, err := v.bind("")
+			if err != nil {
+				return errors.Trace(err)
+			}
+			return errors.Trace(c.CheckAttached(bind, object.Unmounted))
 		})
 	})
 }
@@ -154,99 +169,12 @@ func (s *filesystemSource) TagFilesystems(ctx envcontext.ProviderCallContext, ta
 	return object.DoEach(ctx, object.Tagging("filesystems"), s.begin, tags, func(c *bulk, t storage.ObjectTags) error { return c.Tag(t) })
 }
 
-// filesystem is a filesystem that the driver has published, as it is bound at a mount point.
-type filesystem struct {
-	*volume
-	// path is the mount point that is wanted; empty: only the recorded one matters.
-	path string
-}
+// Placement implements [object.Bindable].
+func (v *volume) Placement() *object.Placement { return &v.rec.Placement }
 
-var _ object.Mountable = (*filesystem)(nil)
-
-// Placement implements [object.Mountable].
-func (f *filesystem) Placement() *object.Placement { return &f.rec.Placement }
-
-// MountSettings implements [object.Mountable]. The options of the pool are the driver's.
-func (f *filesystem) MountSettings() (mount.Settings, error) { return mount.ParseOptions("rootfs", "") }
-
-// Mount implements [object.Mountable].
-func (f *filesystem) Mount(s mount.Settings) (*mount.Detached, error) {
-	path, err := f.publishedPath()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	from, err := mount.OpenTarget(path)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	defer from.Close()
-	if !from.IsMount() {
-		return nil, errors.Errorf("nothing is mounted at %s", path)
-	}
-	return from.BindDirectory(s)
-}
-
-// Mounts implements [object.Mountable]. The driver itself may mount the filesystem anywhere, so only
-// the recorded and the wanted mount point matter.
-func (f *filesystem) Mounts() ([]*mountinfo.Info, error) {
-	is := f.rec.Shown
-	if is.BootID != f.BootID {
-		return nil, nil
-	}
-	table, err := f.Table()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	var own []*mountinfo.Info
-	for _, path := range []string{f.rec.MountPoint, f.path} {
-		if path == "" {
-			continue
-		}
-		for _, m := range table.Under(path) {
-			if m.Mountpoint == path && m.Major == is.Major && m.Minor == is.Minor && m.Root == is.Root {
-				own = append(own, m)
-			}
-		}
-	}
-	return own, nil
-}
-
-// Finder implements [object.Mountable]. The driver may have the filesystem in a mount namespace of its
-// own, so other namespaces are not searched: unstaging fails while they use it.
-func (f *filesystem) Finder() (object.Finder, error) { return nil, nil }
-
-// Check implements [object.Mountable].
-func (f *filesystem) Check(*mount.Target) error { return nil }
-
-// Proves implements [object.Mountable].
-func (f *filesystem) Proves(*mount.Target) (bool, error) { return false, nil }
-
-// unbind unmounts the filesystem from its mount point. It touches nothing else that is mounted there.
-func (f *filesystem) unbind() error {
-	path := f.rec.MountPoint
-	if path == "" {
-		if f.rec.InPlace {
-			return errors.Trace(f.ClearPlacement(f))
-		}
-		return nil
-	}
-	at, err := f.Find(f, path)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if at != nil {
-		at.Target.Close() // an open descriptor would keep the mount busy
-		switch at.Relation {
-		case object.Ours:
-			err = mount.Unmount(path)
-		case object.MountedByOthers:
-			err = object.ErrMountedByOthers(path)
-		default:
-			err = f.CheckNotCovered(f, at)
-		}
-		if err != nil {
-			return errors.Trace(err)
-		}
-	}
-	return errors.Trace(f.ClearPlacement(f))
+// bind returns the filesystem that the driver has published, as it is bound at its mount point, or is to
+// be at a path.
+func (v *volume) bind(path string) (*object.Bind, error) {
+	from, err := v.publishedPath()
+	return &object.Bind{Bindable: v, Call: v.MountCall, Source: from, Shown: v.rec.Shown, Path: path}, errors.Trace(err)
 }

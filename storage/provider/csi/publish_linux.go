@@ -10,13 +10,14 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
 // published is what is at the path at which the driver publishes a volume.
 type published struct {
 	// device is the number of the block device, 0 for a filesystem.
 	device uint64
-	shown  shown
+	shown  object.Shown
 	// dead says that the filesystem responds no more.
 	dead bool
 }
@@ -47,15 +48,11 @@ func (v *volume) find() (*published, error) {
 	if !at.IsMount() || !at.IsDir() {
 		return nil, nil
 	}
-	table, err := mount.ReadTable()
+	shown, err := v.ShownAt(at)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	info := table.ByID(at.MountID())
-	if info == nil {
-		return nil, errors.Errorf("the mount at %s changed while it was examined", path)
-	}
-	return &published{shown: shown{Major: info.Major, Minor: info.Minor, Root: info.Root, BootID: v.BootID}}, nil
+	return &published{shown: shown}, nil
 }
 
 // publish lets the driver publish the volume on this machine, unless it is published already, and
@@ -231,7 +228,7 @@ func (v *volume) unpublish() error {
 			return mark(err)
 		}
 	}
-	v.rec.Staged, v.rec.NodeID, v.rec.Shown = false, "", shown{}
+	v.rec.Staged, v.rec.NodeID, v.rec.Shown = false, "", object.Shown{}
 	return errors.Trace(v.Save())
 }
 

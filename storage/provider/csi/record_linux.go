@@ -35,7 +35,7 @@ type record struct {
 	ExpandNode bool `json:"expand-node,omitempty"`
 
 	// Shown identifies the filesystem that was published.
-	Shown shown `json:"shown,omitzero"`
+	Shown object.Shown `json:"shown,omitzero"`
 
 	object.Ownership
 	object.Placement
@@ -79,14 +79,6 @@ func (r request) capability() *csi.VolumeCapability {
 		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: r.Filesystem, MountFlags: r.Flags}}
 	}
 	return c
-}
-
-// shown identifies a mounted filesystem, in one boot.
-type shown struct {
-	Major  int    `json:"major"`
-	Minor  int    `json:"minor"`
-	Root   string `json:"root"`
-	BootID string `json:"boot-id"`
 }
 
 // Validate reports an error unless a call of this provider can have written the record.

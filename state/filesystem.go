@@ -84,7 +84,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			VolumeTag:     i.backing(),
 			Size:          i.Size,
 			Provider:      i.Provider,
-			Attributes:    i.filesystemAttributes(),
+			Attributes:    r.filesystemAttributes(i),
 			Tags:          resourceTags,
 			Pool:          r.wirePool(i),
 			Origin:        i.filesystemOrigin(),

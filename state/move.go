@@ -14,10 +14,15 @@ import (
 )
 
 // filesystemAttributes returns the attributes with which a filesystem is made. One that was moved
-// from another machine has the UUID of its entity, unless it was imported by its UUID.
-func (i *instance) filesystemAttributes() attributes {
+// from another machine has the UUID of its entity, unless it was imported by its UUID. One of the volume's
+// provider is not made.
+func (r *reader) filesystemAttributes(i *instance) attributes {
 	all := attributes{}
 	switch {
+	case i.Volume != nil && r.mountsVolume(i):
+		maps.Copy(all, i.Attributes)
+		all[storage.MountedAttribute] = true
+		return all
 	case i.Moved != nil && i.Moved.UUID != "" && !i.Moved.Unmade && i.Attributes[storage.FilesystemUUIDAttribute] == nil:
 		all[storage.FilesystemUUIDAttribute] = i.Moved.UUID
 	case i.Origin != nil && i.Volume != nil:
@@ -27,6 +32,12 @@ func (i *instance) filesystemAttributes() attributes {
 	}
 	maps.Copy(all, i.Attributes)
 	return all
+}
+
+// mountsVolume reports whether the volume of an instance is a filesystem of its provider.
+func (r *reader) mountsVolume(i *instance) bool {
+	provider, err := r.registry.StorageProvider(storage.ProviderType(i.Provider))
+	return err == nil && storage.MountsVolumes(provider, i.Attributes)
 }
 
 // MoveStorage detaches instances from their machines, and then attaches each to the machine that is

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
@@ -84,4 +85,40 @@ func TestAddDetachedNamesMachine(t *testing.T) {
 	wantError(t, add("disk", block, there), errors.NotValid, "is not made on a machine: leave the machine out until it is attached")
 	w.must(w.DrainMachine(machine1, state.Changes{}))
 	wantError(t, add("loop", block, there), errors.NotValid, "is drained")
+}
+
+// A volume may be a filesystem of its provider. The machine makes none on it, wherever it is attached, and
+// it cannot be had as a block device.
+func TestVolumeThatIsFilesystem(t *testing.T) {
+	w := newWorld(t)
+	w.connect()
+	wantError(t, w.AddStorage(state.StorageParams{Name: "raw", Size: 1, Kind: block, Pool: "share", Machine: machine1}),
+		errors.NotSupported, `the volumes of pool "share" are filesystems: choose the kind filesystem, or a pool of block devices`)
+	w.must(w.AddStorage(state.StorageParams{
+		Name: "raw", Size: 1, Kind: block, Pool: "share", Machine: machine1, Attributes: map[string]any{"volume-mode": "block"},
+	}))
+	w.must(w.RemoveStorage([]string{"raw"}))
+	w.work()
+	w.must(w.AddStorage(state.StorageParams{
+		Name: "data", Size: 1, Kind: filesystem, Pool: "share", Machine: machine1, Attributes: map[string]any{"fs": "nfs", "mounted": "hard"},
+	}))
+	attributes := func(machine names.MachineTag) map[string]any {
+		t.Helper()
+		tag := w.one("data").Filesystem.Tag.(names.FilesystemTag)
+		results, err := w.ForMachine(machine).FilesystemParams([]names.FilesystemTag{tag})
+		if err != nil || results[0].Error != nil {
+			t.Fatal(err, results[0].Error)
+		}
+		return results[0].Result.Attributes
+	}
+	for _, machine := range []names.MachineTag{machine1, machine0} {
+		if got := attributes(machine); got["mounted"] != true || got["uuid"] != nil || got["fs"] != "nfs" {
+			t.Errorf("the filesystem is made with %v", got)
+		}
+		w.work()
+		w.check()
+		w.wantAttached("data", machine)
+		w.must(w.MoveStorage(state.Attach{Name: "data", Machine: machine0}))
+		w.work()
+	}
 }

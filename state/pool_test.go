@@ -38,7 +38,7 @@ func TestPools(t *testing.T) {
 		}
 		return all
 	}
-	if got := poolNames(); !slices.Equal(got, []string{"disk", "loop", "maas", "nfs", "ssd", "tmpfs", "vault"}) {
+	if got := poolNames(); !slices.Equal(got, []string{"disk", "loop", "maas", "nfs", "share", "ssd", "tmpfs", "vault"}) {
 		t.Errorf("a new state has pools %q", got)
 	}
 	wantError(t, w.SetPool("no good", "loop", nil), errors.NotValid, `"no good"`)

@@ -87,6 +87,9 @@ type Storage struct {
 	// MountPoint is the requested mount point.
 	MountPoint string
 
+	// MoveTo is the machine to which the instance is being moved; zero: it is not being moved.
+	MoveTo names.MachineTag
+
 	// Attributes are the pool's at the time when the instance was added, overridden by the
 	// instance's own.
 	Attributes map[string]any
@@ -776,6 +779,9 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		Life:       life.Alive,
 		Asker:      newAsker(p.Asker),
 	}
+	if p.Kind == storage.StorageKindBlock && storage.MountsVolumes(provider, attributes) {
+		return design{}, errors.NewNotSupported(nil, fmt.Sprintf("the volumes of pool %q are filesystems: choose the kind filesystem, or a pool of block devices", p.Pool))
+	}
 	if err := st.applyFrom(r, &d, p.From); err != nil {
 		return design{}, errors.Trace(err)
 	}
@@ -934,6 +940,7 @@ func (i *instance) view(r *reader, name string) Storage {
 		SizeMiB:      i.Size,
 		RequestedMiB: i.Size,
 		MountPoint:   i.MountPoint,
+		MoveTo:       i.MoveTo.tag(),
 		Attributes:   i.Attributes,
 		ReadOnly:     i.ReadOnly,
 		Labels:       i.Labels,

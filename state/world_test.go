@@ -62,9 +62,16 @@ type keeper struct{ fakeProvider }
 func (keeper) CanCreate(storage.StorageKind) bool { return false }
 func (keeper) CanDelete(storage.StorageKind) bool { return false }
 
+// mounter is a provider of volumes that are filesystems, unless their attributes say otherwise.
+type mounter struct{ fakeProvider }
+
+func (mounter) MountsVolumes(attributes map[string]any) bool {
+	return attributes["volume-mode"] != "block"
+}
+
 // registry has a machine's provider of volumes (loop), a machine's provider of
 // filesystems (tmpfs), an environment's provider of volumes (disk), a static one (maas),
-// one of filesystems (nfs), and one of a machine's volumes that can only be imported and released (vault).
+// one of filesystems (nfs), one of volumes that are filesystems (share), and one of a machine's volumes that can only be imported and released (vault).
 func registry(t testing.TB) storage.ProviderRegistry {
 	t.Helper()
 	ssd, err := storage.NewConfig("ssd", "disk", storage.Attrs{"type": "ssd"})
@@ -83,6 +90,7 @@ func registry(t testing.TB) storage.ProviderRegistry {
 		"disk":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, releasable: true, pools: []*storage.Config{ssd}},
 		"maas":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, static: true, byPool: true, pools: []*storage.Config{maas}},
 		"nfs":   fakeProvider{scope: storage.ScopeEnviron, kinds: filesystem},
+		"share": mounter{fakeProvider{scope: storage.ScopeEnviron, kinds: block}},
 		"vault": keeper{fakeProvider{scope: storage.ScopeMachine, kinds: block, releasable: true}},
 	}}
 }

@@ -18,4 +18,9 @@ const (
 	// CopiedAttribute is true if the volume was made with the contents of another one ([VolumeCloner]). If a
 	// filesystem is there, it is taken over, and gets a UUID of its own. Pools have no such attribute.
 	CopiedAttribute = "copied"
+
+	// MountedAttribute is true if the volume is a filesystem that its provider makes and mounts
+	// ([MountedVolumes]). Then the source only shows at the mount point what is mounted where
+	// BlockDevice.MountPoint says. Pools have no such attribute.
+	MountedAttribute = "mounted"
 )

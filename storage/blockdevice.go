@@ -13,7 +13,7 @@ import (
 // is unknown is empty.
 type BlockDevice struct {
 	// DeviceName is the device's name below /dev, such as "sda". It may change
-	// when the machine restarts.
+	// when the machine restarts. A volume that is a filesystem ([MountedVolumes]) has none.
 	DeviceName string
 
 	// DeviceLinks are the paths of symbolic links to the device.
@@ -44,12 +44,15 @@ type BlockDevice struct {
 	// InUse is true if the device is mounted, or held by another device.
 	InUse bool
 
-	// MountPoint is the path where the device is mounted.
+	// MountPoint is the path where the device is mounted, or the volume that is a filesystem.
 	MountPoint string
 
 	// SerialId is the serial number of the device.
 	SerialId string
 }
+
+// IsMountedVolume reports whether it is a volume that is a filesystem ([MountedVolumes]).
+func (d *BlockDevice) IsMountedVolume() bool { return d.DeviceName == "" && d.MountPoint != "" }
 
 // SortBlockDevices sorts devices by name. Devices without a name come first and keep their
 // order.

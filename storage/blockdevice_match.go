@@ -146,6 +146,9 @@ func (b *BlockDevices) Bearers(text string) iter.Seq[*BlockDevice] {
 // Loop devices are the exception. A loop device keeps its name as long as it is attached, and
 // the file of its bus address may have been on another loop device before. A loop device whose
 // name differs from the attachment's is therefore from an outdated list, and does not match.
+//
+// A plan's device that has a mount point and no name ([MountedVolumes]) is not among the devices, and is
+// returned with the size of the volume.
 func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	return MatchIndexed(b, v, a, plan)
 }
@@ -162,6 +165,10 @@ type BlockDeviceIndex interface {
 
 // MatchIndexed is [BlockDevices.Match] for devices whose index is kept elsewhere.
 func MatchIndexed(index BlockDeviceIndex, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
+	if plan.IsMountedVolume() {
+		plan.Size = v.Size
+		return plan, true
+	}
 	var criteria []criterion
 	add := func(want string, compare func(*BlockDevice, string) agreement) {
 		if want != "" {

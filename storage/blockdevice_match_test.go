@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/stowage-io/stowage/storage"
@@ -28,6 +29,9 @@ func TestMatchBlockDevice(t *testing.T) {
 		devices:    []device{{DeviceName: "x", SerialId: "sdb"}, {DeviceName: "sdb", HardwareId: "x"}},
 		attachment: attachment{DeviceName: "sdb"},
 		want:       "sdb",
+	}, {
+		about:   "a device in a list that has a mount point and no name is not a volume of a plan",
+		devices: []device{{MountPoint: "/plan/7", Size: 7}},
 	}, {
 		about: "no devices",
 		plan:  device{HardwareId: "scsi-1"}, volume: volume{WWN: "0x1"},
@@ -224,5 +228,14 @@ func TestLoopBusAddress(t *testing.T) {
 		if got := storage.LoopBusAddress(test.dev, test.inode); got != test.want {
 			t.Errorf("LoopBusAddress(%#x, %d) = %q, want %q", test.dev, test.inode, got, test.want)
 		}
+	}
+}
+
+func TestMatchMountedVolume(t *testing.T) {
+	plan := storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs"}
+	got, ok := storage.MatchBlockDevice([]storage.BlockDevice{{DeviceName: "sda", MountPoint: "/plan/7"}},
+		storage.VolumeInfo{VolumeId: "v", Size: 7}, storage.VolumeAttachmentInfo{}, plan)
+	if want := (storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs", Size: 7}); !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, ok, want)
 	}
 }

@@ -117,6 +117,22 @@ func CanDelete(p Provider, kind StorageKind) bool {
 	return p.Supports(kind) && (!ok || deleter.CanDelete(kind))
 }
 
+// MountedVolumes is a [Provider] of volumes that may be filesystems and not block devices: the provider makes
+// the filesystem, and the attachment plan of the volume mounts it. On the machine, such a volume is a
+// [BlockDevice] with a mount point and without a name.
+type MountedVolumes interface {
+	// MountsVolumes reports whether volumes with these attributes are filesystems. They are those of a pool,
+	// or of a volume in one. Storage with such volumes is of the kind filesystem.
+	MountsVolumes(attributes map[string]any) bool
+}
+
+// MountsVolumes reports whether the volumes of a provider, with these attributes, are filesystems. Those of one
+// that is no [MountedVolumes] are not.
+func MountsVolumes(p Provider, attributes map[string]any) bool {
+	mounted, ok := p.(MountedVolumes)
+	return ok && mounted.MountsVolumes(attributes)
+}
+
 // VolumeSource creates, attaches, detaches and removes volumes of one pool. The package
 // documentation describes the order of the calls, the contract of bulk calls and the meaning
 // of errors.

@@ -24,6 +24,14 @@ type Plan interface {
 	DetachVolume(ctx context.Context, attributes map[string]string) error
 }
 
+// Resizer is a [Plan] of volumes that may be filesystems ([storage.MountedVolumes]), if the machine has to act
+// when one has grown.
+type Resizer interface {
+	// ResizeVolume makes the filesystem that AttachVolume has made visible as large as its volume, which has
+	// grown to size MiB. It is idempotent.
+	ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error
+}
+
 // PlanByType returns the plan for devices of a type, with default settings. It knows
 // [storage.DeviceTypeLocal], whose devices appear by themselves, and
 // [storage.DeviceTypeISCSI], described at [NewISCSI]. For any other type the error satisfies

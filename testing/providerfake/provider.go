@@ -75,6 +75,9 @@ type Options struct {
 	// VolumeFile is the result of storage.FileVolumes; nil: no file.
 	VolumeFile func(volumeId string) string
 
+	// MountsVolumes is the result of storage.MountedVolumes; nil: false.
+	MountsVolumes func(attributes map[string]any) bool
+
 	// MaxConcurrentCalls is the result of storage.ConcurrentSource; 0: one at a time.
 	MaxConcurrentCalls int
 	// These are the results of storage.VolumeQualifier, FilesystemQualifier,
@@ -124,6 +127,7 @@ var (
 	_ storage.FilesystemSource        = (*Provider)(nil)
 	_ storage.ConcurrentSource        = (*Provider)(nil)
 	_ storage.PoolSources             = (*Provider)(nil)
+	_ storage.MountedVolumes          = (*Provider)(nil)
 	_ storage.VolumeQualifier         = (*Provider)(nil)
 	_ storage.FilesystemQualifier     = (*Provider)(nil)
 	_ storage.VolumeDeletionGuard     = (*Provider)(nil)
@@ -279,6 +283,11 @@ func (p *Provider) ValidateForK8s(map[string]any) error { return nil }
 func (p *Provider) SourcesByPool() bool {
 	p.runScript("SourcesByPool")
 	return p.Options.SourcesByPool
+}
+
+// MountsVolumes implements storage.MountedVolumes.
+func (p *Provider) MountsVolumes(attributes map[string]any) bool {
+	return p.Options.MountsVolumes != nil && p.Options.MountsVolumes(attributes)
 }
 
 // MaxConcurrentCalls implements storage.ConcurrentSource.

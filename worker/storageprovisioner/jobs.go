@@ -396,7 +396,7 @@ func lookUp(config setup, volumes []plan.Lookup) ([]params.BlockDeviceResult, er
 }
 
 // devicesRead handles the block devices that have been read. A device that is not found, or
-// has no name, is looked up again when the machine's block devices change.
+// has neither a name nor a mount point, is looked up again when the machine's block devices change.
 func (l *loop) devicesRead(lookups []plan.Lookup, results []params.BlockDeviceResult) {
 	for i := range results {
 		volume, device, err := lookups[i].Volume, &results[i].Result, results[i].Error
@@ -409,7 +409,7 @@ func (l *loop) devicesRead(lookups []plan.Lookup, results []params.BlockDeviceRe
 			l.core.DeviceUnreadable(volume)
 			continue
 		}
-		known := err == nil && device.DeviceName != ""
+		known := err == nil && (device.DeviceName != "" || device.IsMountedVolume())
 		if known {
 			l.backing.setDevice(volume, *device)
 		} else {

@@ -100,6 +100,8 @@ type fakePlan struct {
 	*calls.Journal
 	calls.Script
 	prefix string
+	// mounts says that volumes are filesystems.
+	mounts bool
 
 	mu       sync.Mutex
 	busy     []string
@@ -132,7 +134,21 @@ func (p *fakePlan) AttachVolume(ctx context.Context, attributes map[string]strin
 	if err := p.call(ctx, "AttachPlan", attributes); err != nil {
 		return storage.BlockDevice{}, err
 	}
-	return plannedDevice(idOf(attributes["volume"])), nil
+	return p.deviceOf(idOf(attributes["volume"])), nil
+}
+
+func (p *fakePlan) deviceOf(volume string) storage.BlockDevice {
+	if p.mounts {
+		return storage.BlockDevice{MountPoint: "/plan/" + volume}
+	}
+	return plannedDevice(volume)
+}
+
+// ResizeVolume is in the journal as ResizePlan.
+func (p *fakePlan) ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error {
+	subject := attributes["volume"] + " machine-0"
+	defer p.RecordBegin(p.prefix+"ResizePlan", size, subject)()
+	return p.Item("ResizePlan", subject)
 }
 
 func (p *fakePlan) DetachVolume(ctx context.Context, attributes map[string]string) error {
@@ -837,6 +853,47 @@ func (s *plansSuite) TestDeviceLookedUpAfterPlan(c *gc.C) {
 	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
 	s.plansChanged(c, "7")
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+}
+
+// Behaviour 20: a volume that is a filesystem has no block device with a name. Its plan learns that it has
+// grown, as long as it is carried out.
+func (s *plansSuite) TestVolumeThatIsFilesystem(c *gc.C) {
+	s.iscsi.mounts = true
+	cfg := s.config(c, true, modeltest.Plans, modeltest.Sizes)
+	cfg.Plans = s.planFor
+	s.start(c, cfg)
+	s.addPlanned(c, "7", "iscsi")
+	s.plansChanged(c, "7")
+	f, fa := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	device, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsTrue)
+	c.Check(device, jc.DeepEquals, storage.BlockDevice{MountPoint: "/plan/7"})
+	grower := s.backing.(storage.MountedVolumeResizer)
+	s.iscsi.FailItem("ResizePlan", "volume-7 machine-0", errors.New("busy"))
+	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 2000), gc.ErrorMatches, "busy")
+	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 2000), jc.ErrorIsNil)
+	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("8"), 2000), jc.ErrorIsNil)
+	c.Check(s.Count("ResizePlan"), gc.Equals, 2)
+
+	// The filesystem grows when its volume has.
+	s.state.SetSize(f, 2000)
+	s.filesystemsChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.Count("managed.ResizeFilesystems"), gc.Equals, 0)
+	s.addDevice("7", storage.BlockDevice{MountPoint: "/plan/7", Size: 2000})
+	s.devicesChanged(c)
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
+
+	s.setLife(fa, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+	s.detachPlan(c, "7")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 3000), jc.ErrorIsNil)
+	c.Check(s.Count("ResizePlan"), gc.Equals, 2)
 }
 
 // Behaviours 23 and 35: the filesystem is unmounted first.

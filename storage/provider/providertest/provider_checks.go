@@ -32,6 +32,9 @@ func checkSupports(t testing.TB, config Config) {
 	if supported == 0 {
 		t.Errorf("neither block nor filesystem storage is supported")
 	}
+	if storage.MountsVolumes(p, config.SourceConfig.Attrs()) && (!p.Supports(storage.StorageKindBlock) || p.Supports(storage.StorageKindFilesystem)) {
+		t.Errorf("volumes are filesystems: block storage must be supported, and filesystem storage must not")
+	}
 	if p.Supports(storage.StorageKindUnknown) {
 		t.Errorf("%s storage is supported", storage.StorageKindUnknown)
 	}

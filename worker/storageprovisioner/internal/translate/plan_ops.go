@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -19,10 +20,17 @@ const maxConcurrentPlans = 8
 
 // PlanOperations returns the operations that carry out and undo the attachment plans of one
 // device type.
-func PlanOperations(p plans.Plan) Operations { return planOperations{p} }
+func PlanOperations(p plans.Plan, grown MountedVolumes) Operations { return planOperations{p, grown} }
+
+// MountedVolumes receives how to act on the growth of volumes that are filesystems on this machine.
+type MountedVolumes interface {
+	SetMounted(volume names.VolumeTag, grown func(ctx context.Context, size uint64) error)
+	ForgetMounted(names.VolumeTag)
+}
 
 type planOperations struct {
-	plan plans.Plan
+	plan    plans.Plan
+	mounted MountedVolumes
 }
 
 func (o planOperations) create(_ Call, items []plan.Item) []plan.Result {
@@ -49,6 +57,11 @@ func (o planOperations) attach(call Call, items []plan.Item) []plan.Result {
 		if err != nil {
 			return plan.Result{Err: err}
 		}
+		if resizer, ok := o.plan.(plans.Resizer); ok && device.IsMountedVolume() {
+			o.mounted.SetMounted(item.Tag().(names.VolumeTag), func(ctx context.Context, size uint64) error {
+				return resizer.ResizeVolume(ctx, info.DeviceAttributes, size)
+			})
+		}
 		id := attachmentID(item.Subject)
 		return plan.Result{Info: params.VolumeAttachmentPlan{
 			VolumeTag:   id.AttachmentTag,
@@ -60,7 +73,8 @@ func (o planOperations) attach(call Call, items []plan.Item) []plan.Result {
 }
 
 func (o planOperations) detach(call Call, items []plan.Item) []plan.Result {
-	return forEachPlan(call, items, func(ctx context.Context, _ plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+	return forEachPlan(call, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+		o.mounted.ForgetMounted(item.Tag().(names.VolumeTag))
 		err := o.plan.DetachVolume(ctx, info.DeviceAttributes)
 		if errors.Is(err, errors.NotValid) {
 			// A plan that is not valid has never been carried out.

@@ -31,7 +31,7 @@ func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (found f
 	uuids := make([]string, 0, len(params))
 	minSize := int64(math.MaxInt64)
 	for _, p := range params {
-		if f, err := c.loadReady(p); err == nil {
+		if f, err := c.loadReady(p); err == nil && !f.isMounted() {
 			uuids = append(uuids, f.rec.UUID)
 			minSize = min(minSize, f.rec.Size)
 		}
@@ -112,18 +112,21 @@ func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (st
 		return none, errors.Trace(err)
 	}
 	defer f.close()
+	path := p.Path
+	if path == "" {
+		if path, err = c.DefaultMountPoint(f.id); err != nil {
+			return none, errors.Trace(err)
+		}
+	}
+	if f.isMounted() {
+		return f.attachMounted(path, p.ReadOnly)
+	}
 	if err := f.choose(on); err != nil {
 		return none, errors.Trace(err)
 	}
 	if f.rec.Device != f.dev.Identity {
 		f.rec.Device = f.dev.Identity
 		if err := f.Save(); err != nil {
-			return none, errors.Trace(err)
-		}
-	}
-	path := p.Path
-	if path == "" {
-		if path, err = c.DefaultMountPoint(f.id); err != nil {
 			return none, errors.Trace(err)
 		}
 	}
@@ -277,6 +280,9 @@ func (f *filesystem) Proves(at *mount.Target) (bool, error) {
 
 // detach unmounts the filesystem from where it was attached.
 func (f *filesystem) detach() error {
+	if f.isMounted() {
+		return f.bind("").Unbind()
+	}
 	path := f.rec.MountPoint
 	if path == "" {
 		return nil
@@ -427,13 +433,21 @@ func (f *filesystem) isOn(dev *blockdev.Device) bool {
 	return err == nil && found.UUID == f.rec.UUID
 }
 
+// ownMounts returns where the filesystem is mounted.
+func (f *filesystem) ownMounts() ([]*mountinfo.Info, error) {
+	if f.isMounted() {
+		return f.bind("").Mounts()
+	}
+	if err := f.locate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return f.Mounts()
+}
+
 // removeRecord removes the record of a filesystem that is not mounted.
 func (f *filesystem) removeRecord() error {
 	if f.rec.MountPoint != "" {
-		if err := f.locate(); err != nil {
-			return errors.Trace(err)
-		}
-		mounts, err := f.Mounts()
+		mounts, err := f.ownMounts()
 		if err != nil {
 			return errors.Trace(err)
 		}

@@ -28,6 +28,9 @@ func (c *call) check(id string) error {
 	if f.rec.MountPoint == "" {
 		return nil
 	}
+	if f.isMounted() {
+		return errors.Trace(c.CheckAttached(f.bind(""), object.Unmounted))
+	}
 	if err := f.locate(); err != nil {
 		return errors.Trace(err)
 	}

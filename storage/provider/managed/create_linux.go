@@ -39,6 +39,9 @@ func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error
 		return storage.FilesystemInfo{}, errors.Trace(err)
 	}
 	defer unlock()
+	if choice.Mounted {
+		return c.createMounted(id, p)
+	}
 	_, err = c.load(id)
 	isNew := errors.Is(err, errors.NotFound)
 	info, formatted, err := c.ensure(id, p, choice)

@@ -30,8 +30,14 @@ func Look(ctx context.Context, storageDir, id string) (*object.Footprint, error)
 		return nil, errors.Trace(err)
 	}
 	at := table.At(f.rec.MountPoint)
+	if at == nil || !f.rec.shows(at, c.BootID) {
+		return found, nil
+	}
+	if f.isMounted() {
+		return found, errors.Trace(c.AddMounts(found, func(t *mount.Table) []*mountinfo.Info { return t.OfSame(at) }))
+	}
 	on := f.rec.Device
-	if at == nil || at.FSType != f.rec.Type || on.BootID != c.BootID || !slices.Contains(table.Devices(at), on.Number) {
+	if on.BootID != c.BootID || !slices.Contains(table.Devices(at), on.Number) {
 		return found, nil
 	}
 	found.Devices = []string{at.Source}

@@ -40,7 +40,7 @@ func (c *call) owned(id string) (storage.OwnedObject, error) {
 		ID:           id,
 		Size:         uint64(rec.Size) >> 20,
 		ResourceTags: rec.ResourceTags,
-		Attached:     at != nil && at.FSType == rec.Type,
+		Attached:     at != nil && rec.shows(at, c.BootID),
 		Incomplete:   rec.Phase != object.PhaseReady,
 	}, nil
 }

@@ -75,7 +75,7 @@ func (f *filesystem) reidentify(devices []string, how object.Relocation) error {
 			return errors.Trace(err)
 		}
 	}
-	err := f.call.ReidentifyPlacement(how, &f.rec.Placement, func(m *mountinfo.Info) bool { return m.FSType == f.rec.Type })
+	err := f.call.ReidentifyPlacement(how, &f.rec.Placement, func(m *mountinfo.Info) bool { return f.rec.shows(m, f.call.BootID) })
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -128,7 +128,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if at := table.At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
+	if at := table.At(f.rec.MountPoint); at != nil && f.rec.shows(at, c.BootID) {
 		return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(at), at.Mountpoint)
 	}
 	devices, err := c.findAll(f.rec.UUID)

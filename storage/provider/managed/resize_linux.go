@@ -33,6 +33,9 @@ func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo,
 		return none, errors.Trace(err)
 	}
 	defer f.close()
+	if f.isMounted() {
+		return f.resizeMounted(p.Size)
+	}
 	dir, err := f.openMounted()
 	if err != nil {
 		return none, errors.Trace(err)

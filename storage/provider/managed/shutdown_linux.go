@@ -57,10 +57,13 @@ func (c *call) shutDown(id string) (string, error) {
 	if _, bound := names.VolumeMachine(volume); err != nil || bound || f.rec.MountPoint == "" {
 		return "", nil
 	}
-	if err := f.locate(); err != nil || f.dev == nil && f.orphan == nil {
+	var mounted object.Mountable = f
+	if f.isMounted() {
+		mounted = f.bind("")
+	} else if err := f.locate(); err != nil || f.dev == nil && f.orphan == nil {
 		return "", errors.Trace(err)
 	}
-	at, err := c.Find(f, f.rec.MountPoint)
+	at, err := c.Find(mounted, f.rec.MountPoint)
 	if err != nil || at == nil {
 		return "", errors.Trace(err)
 	}

@@ -27,15 +27,19 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-func (t *managedTest) record() record {
+func (t *managedTest) record() record { return t.recordOf(sourcetest.ManagedID) }
+
+func (t *managedTest) recordOf(id string) record {
 	t.Helper()
 	var rec record
-	t.editRecord(func(r *record) { rec = *r })
+	t.editRecordOf(id, func(r *record) { rec = *r })
 	return rec
 }
 
 // editRecord changes the record, for example to what a crash leaves.
-func (t *managedTest) editRecord(edit func(*record)) {
+func (t *managedTest) editRecord(edit func(*record)) { t.editRecordOf(sourcetest.ManagedID, edit) }
+
+func (t *managedTest) editRecordOf(id string, edit func(*record)) {
 	t.Helper()
 	store, err := recordstore.Open(filepath.Join(t.Dir, "records"))
 	if err != nil {
@@ -48,11 +52,11 @@ func (t *managedTest) editRecord(edit func(*record)) {
 	}
 	defer unlock()
 	var rec record
-	if err := store.Load(sourcetest.ManagedID, &rec); err != nil {
+	if err := store.Load(id, &rec); err != nil {
 		t.Fatal(err)
 	}
 	edit(&rec)
-	if err := store.Save(sourcetest.ManagedID, rec); err != nil {
+	if err := store.Save(id, rec); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -85,6 +85,9 @@ type record struct {
 	// proves nothing.
 	Backing object.Identity `json:"backing,omitzero"`
 
+	// Shown identifies a filesystem of the volume's provider; see createMounted.
+	Shown object.Shown `json:"shown,omitzero"`
+
 	object.Ownership
 	object.Placement
 }

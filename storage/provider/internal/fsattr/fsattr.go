@@ -26,6 +26,8 @@ const (
 	// Copied is an attribute of filesystems only. If it is true, the volume is a copy of another one. It has
 	// a copy of the filesystem there, with the UUID of the original, if that was made.
 	Copied = "copied"
+	// Mounted is an attribute of filesystems only. If it is true, the volume is a filesystem of its provider.
+	Mounted = "mounted"
 )
 
 // OfPools returns the names of the attributes of pools of volumes.
@@ -43,6 +45,8 @@ type Choice struct {
 	UUID string
 	// Copied says that the volume is a copy, which may have a filesystem.
 	Copied bool
+	// Mounted says that the volume is a filesystem of its provider. The other attributes are the provider's.
+	Mounted bool
 
 	chosen []options.Choice
 }
@@ -58,7 +62,7 @@ func (c Choice) CheckSize(size uint64) error {
 }
 
 // exists reports whether the filesystem exists already.
-func (c Choice) exists() bool { return c.UUID != "" || c.Copied }
+func (c Choice) exists() bool { return c.UUID != "" || c.Copied || c.Mounted }
 
 // LeastSize returns the size in MiB of the smallest device on which the filesystem can be made.
 func (c Choice) LeastSize() uint64 { return c.Type.LeastSize(c.chosen) }
@@ -68,18 +72,17 @@ func (c Choice) LeastSize() uint64 { return c.Type.LeastSize(c.chosen) }
 func Parse(attrs map[string]any) (Choice, error) {
 	var c Choice
 	var err error
+	if c.Mounted, err = flag(attrs, Mounted); c.Mounted || err != nil {
+		return c, errors.Trace(err)
+	}
 	if c.Type, err = mkfs.Parse(attrs[Type]); err != nil {
 		return Choice{}, errors.Trace(err)
 	}
 	if c.UUID, err = parseUUID(attrs); err != nil {
 		return Choice{}, errors.Trace(err)
 	}
-	switch copied := attrs[Copied].(type) {
-	case nil:
-	case bool:
-		c.Copied = copied
-	default:
-		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %v is neither true nor false", Copied, copied))
+	if c.Copied, err = flag(attrs, Copied); err != nil {
+		return Choice{}, errors.Trace(err)
 	}
 	if c.Mount, err = text(attrs, MountOptions); err != nil {
 		return Choice{}, errors.Trace(err)
@@ -129,7 +132,7 @@ func ParseMount(fsType string, attrs map[string]any) (string, error) {
 // ParsePool reads the attributes of a pool, which apply to the filesystems made on its
 // volumes, as Parse does.
 func ParsePool(attrs map[string]any) (Choice, error) {
-	for _, name := range []string{UUID, Copied} {
+	for _, name := range []string{UUID, Copied, Mounted} {
 		if _, ok := attrs[name]; ok {
 			return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is allowed for a filesystem, not for a pool", name))
 		}
@@ -154,6 +157,17 @@ func CanonicalUUID(value string) (string, error) {
 		return "", errors.NewNotValid(nil, fmt.Sprintf("%q is not the UUID of a filesystem: use the form that blkid prints", value))
 	}
 	return id.String(), nil
+}
+
+func flag(attrs map[string]any, name string) (bool, error) {
+	switch value := attrs[name].(type) {
+	case nil:
+		return false, nil
+	case bool:
+		return value, nil
+	default:
+		return false, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %v is neither true nor false", name, value))
+	}
 }
 
 func text(attrs map[string]any, name string) (string, error) {

@@ -84,10 +84,15 @@ func (b *Bind) Mounts() ([]*mountinfo.Info, error) {
 	return own, nil
 }
 
-// at returns the mounts at a path that show the same.
+// IsAt reports whether a mount shows it, in the boot in which it was recorded.
+func (s Shown) IsAt(m *mountinfo.Info) bool {
+	return m.Major == s.Major && m.Minor == s.Minor && m.Root == s.Root
+}
+
+// at returns the mounts at a path that show it.
 func (s Shown) at(table *mount.Table, path string) (all []*mountinfo.Info) {
 	for _, m := range table.Under(path) {
-		if m.Mountpoint == path && m.Major == s.Major && m.Minor == s.Minor && m.Root == s.Root {
+		if m.Mountpoint == path && s.IsAt(m) {
 			all = append(all, m)
 		}
 	}

@@ -39,7 +39,7 @@ func startMockDriver(t *testing.T, s *site, seed uint64) (dir string, flags []st
 	if err := os.Mkdir(plugins, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file := fmt.Sprintf("name: mock\ntype: csi\ndriver: io.kubernetes.storage.mock\nscope: environment\nblock-only: true\ntimeout: 1s\nsocket: %s\n", socket)
+	file := fmt.Sprintf("name: mock\ntype: csi\ndriver: io.kubernetes.storage.mock\nscope: environment\ntimeout: 1s\nsocket: %s\n", socket)
 	if err := os.WriteFile(filepath.Join(plugins, "mock.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +68,12 @@ func TestMockDriverInTheEnvironment(t *testing.T) {
 			}
 			s.writeSpec(`
 pools:
-- {name: trees, provider: mock, attributes: {fs: xfs}}
+- {name: raw, provider: mock, attributes: {volume-mode: block}}
+- {name: trees, provider: mock, attributes: {volume-mode: block, fs: xfs}}
 storage:
+- {name: share, directive: "mock,16M", kind: filesystem, mount: MNT/share, machine: web}
 - {name: data, directive: "trees,300M", kind: filesystem, mount: MNT/data, machine: web}
-- {name: disk, directive: "mock,16M,3", kind: block, machine: web}
+- {name: disk, directive: "raw,16M,3", kind: block, machine: web}
 `)
 			s.must("apply", "-f", s.spec)
 			crash()
@@ -87,25 +89,31 @@ storage:
 			}
 			s.poll("the storage is not attached", are(status.Attached))
 			s.write("data", "precious")
+			s.write("share", "precious")
 			for round := range 4 {
 				if round == 1 {
 					s.must("resize", "data", "384M")
+					s.must("resize", "share", "32M")
 				}
-				s.must("detach", "data", "disk")
+				s.must("detach", "data", "share", "disk")
 				crash()
 				s.poll("the storage is not detached", are(status.Detached))
-				s.must("attach", "data", "disk", "--machine", "web")
+				s.must("attach", "data", "share", "disk", "--machine", "web")
 				crash()
 				s.poll("the storage is not attached again", are(status.Attached))
-				if got := s.read("data"); got != "precious" {
-					t.Fatalf("the storage has %q", got)
+				for _, name := range []string{"data", "share"} {
+					if got := s.read(name); got != "precious" {
+						t.Fatalf("%s has %q", name, got)
+					}
 				}
 				if loops := loopsBelow(s, dir); len(loops) != 4 {
 					t.Fatalf("4 volumes are attached, and the driver has %v", loops)
 				}
 			}
-			s.poll("the storage has not grown", func() bool { return s.status()["data"].SizeMiB == 384 })
-			s.must("remove", "data", "disk")
+			s.poll("the storage has not grown", func() bool { return s.status()["data"].SizeMiB == 384 && s.status()["share"].SizeMiB == 32 })
+			s.must("resize", "share", "48M")
+			s.poll("the attached filesystem has not grown", func() bool { return s.status()["share"].SizeMiB == 48 })
+			s.must("remove", "data", "share", "disk")
 			crash()
 			s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })
 			left, err := os.ReadDir(dir)

@@ -4,7 +4,9 @@
 //
 // With [Config].Environ it serves all machines: the environment's worker calls the controller service, and
 // each machine carries out attachment plans with the node service that runs there ([Plans]). The controller
-// service publishes volumes under the names that [AskMachineDrivers] gets from the node services.
+// service publishes volumes under the names that [AskMachineDrivers] gets from the node services. Filesystems of
+// the driver are volumes then ([storage.MountedVolumes]), unless the attribute "volume-mode" of their pool is
+// "block": the plan mounts them, and the source of filesystems on volumes binds them at their mount points.
 //
 // # What is made
 //

@@ -170,9 +170,9 @@ func (d *driver) deleteVolume(id string) error {
 
 // controllerExpand makes a volume at least size bytes large, and returns its size. nodeNext says that the
 // node service must be told.
-func (d *driver) controllerExpand(id string, size uint64, r request) (got uint64, nodeNext bool, err error) {
+func (d *driver) controllerExpand(id string, size uint64, capability *csi.VolumeCapability) (got uint64, nodeNext bool, err error) {
 	grown, err := call(d, "ControllerExpandVolume", d.controller.ControllerExpandVolume, &csi.ControllerExpandVolumeRequest{
-		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)}, VolumeCapability: r.capability(), Secrets: d.secrets,
+		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(size)}, VolumeCapability: capability, Secrets: d.secrets,
 	})
 	if err != nil {
 		return 0, false, err

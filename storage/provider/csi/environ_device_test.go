@@ -4,12 +4,15 @@ package csi_test
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"google.golang.org/grpc/codes"
@@ -235,6 +238,138 @@ func TestVolumeOfTheEnvironmentGrows(t *testing.T) {
 	e.requireClean()
 }
 
+// A filesystem of the driver moves between two machines, with its data. The driver is asked for it as its
+// pool says, and learns on the machine that has it when it has grown.
+func TestFilesystemsOfTheEnvironment(t *testing.T) {
+	e := newEnviron(t)
+	e.config.BlockOnly = false
+	e.known[names.NewMachineTag("0")] = machine.Driver{NodeID: "node-a", Topology: map[string]string{"zone": "a"}}
+	if p := e.provider(); p.Supports(storage.StorageKindFilesystem) || !storage.MountsVolumes(p, nil) ||
+		storage.MountsVolumes(p, map[string]any{"volume-mode": "block"}) {
+		t.Error("volumes are to be filesystems, unless their pool says otherwise, and no source makes filesystems")
+	}
+	source := e.volumes()
+	p := e.params("0")
+	p.Attributes = map[string]any{"volume-mode": "filesystem", "fs": "xfs", "mount-options": "noatime,discard", "tier": "fast"}
+	made, err := source.CreateVolumes(e.ctx, []storage.VolumeParams{p})
+	if err != nil || made[0].Error != nil {
+		t.Fatal(err, made[0].Error)
+	}
+	v := made[0].Volume
+	e.driver.set(func() {
+		r := e.driver.volumes[v.VolumeId].request
+		if !maps.Equal(r.GetParameters(), map[string]string{"tier": "fast"}) {
+			t.Errorf("the driver got the parameters %v", r.GetParameters())
+		}
+	})
+	recorded := source.(storage.ContextSource).VolumeContext(v.VolumeId)
+	// The mount is what the driver is asked for by every call that takes a capability.
+	var asked []string
+	e.driver.set(func() {
+		e.driver.wrap = func(request any, handle func(context.Context) (any, error)) (any, error) {
+			if r, ok := request.(interface {
+				GetVolumeCapability() *csispec.VolumeCapability
+			}); ok {
+				mount := r.GetVolumeCapability().GetMount()
+				asked = append(asked, fmt.Sprintf("%T %s %v", request, mount.GetFsType(), mount.GetMountFlags()))
+			}
+			return handle(context.Background())
+		}
+	})
+	info, err := e.attachIn(v, recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.DeviceType != csi.FilesystemDeviceType {
+		t.Errorf("the plan has device type %s", info.DeviceType)
+	}
+	path := ""
+	for range 2 {
+		found, err := e.plan("a").AttachVolume(t.Context(), info.DeviceAttributes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !found.IsMountedVolume() {
+			t.Fatalf("the plan has found %+v", found)
+		}
+		path = found.MountPoint
+	}
+	for _, call := range asked {
+		if !strings.HasSuffix(call, " xfs [noatime discard]") {
+			t.Errorf("called with %s", call)
+		}
+	}
+	if len(asked) != 4 { // publish at the controller, stage, publish, and expand
+		t.Errorf("called with capabilities: %v", asked)
+	}
+	if err := os.WriteFile(filepath.Join(path, "data"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	resizer := e.plan("a").(plans.Resizer)
+	expanded := e.driver.count("NodeExpandVolume")
+	for _, size := range []uint64{16, 16, 8} {
+		if err := resizer.ResizeVolume(t.Context(), info.DeviceAttributes, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := e.driver.count("NodeExpandVolume"); n != expanded+1 {
+		t.Errorf("the node expanded it %d times", n-expanded)
+	}
+	e.driver.set(func() { e.driver.wrap = nil })
+	detach := func(on string) {
+		t.Helper()
+		for range 2 {
+			if err := e.plan(on).DetachVolume(t.Context(), info.DeviceAttributes); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.detach(v); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	detach("a")
+	if err := resizer.ResizeVolume(t.Context(), info.DeviceAttributes, 32); err == nil || !strings.Contains(err.Error(), "not attached to this machine") {
+		t.Errorf("expanded after it was detached: %v", err)
+	}
+	if info, err = e.attachIn(v, recorded); err != nil {
+		t.Fatal(err)
+	}
+	found, err := e.plan("b").AttachVolume(t.Context(), info.DeviceAttributes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(found.MountPoint, "data")); err != nil || string(got) != "precious" {
+		t.Errorf("moved, the filesystem has %q (%v)", got, err)
+	}
+	detach("b")
+	e.mustDestroy(v.VolumeId)
+	e.requireClean()
+}
+
+// A pool says whether its volumes are filesystems. Only for block devices does the machine make what its
+// attributes say.
+func TestVolumeMode(t *testing.T) {
+	e := newEnviron(t)
+	e.config.BlockOnly = false
+	validate := func(attrs storage.Attrs) error { return e.provider().ValidateConfig(e.pool(attrs)) }
+	for _, attrs := range []storage.Attrs{
+		{"fs": "anything"}, {"volume-mode": "block", "mkfs-options": "inode-size=512"},
+	} {
+		if err := validate(attrs); err != nil {
+			t.Errorf("%v: %v", attrs, err)
+		}
+	}
+	for want, attrs := range map[string]storage.Attrs{
+		`attribute "volume-mode": "raw": write filesystem or block`: {"volume-mode": "raw"},
+		`attribute "mkfs-options": the driver makes the filesystem`: {"mkfs-options": "inode-size=512"},
+		`attribute "fs" is "anything"`:                              {"volume-mode": "block", "fs": "anything"},
+	} {
+		if err := validate(attrs); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", attrs, err)
+		}
+	}
+}
+
 // A plan that a machine cannot carry out says what is missing.
 func TestPlansThatCannotBeCarriedOut(t *testing.T) {
 	e := newEnviron(t)
@@ -242,6 +377,7 @@ func TestPlansThatCannotBeCarriedOut(t *testing.T) {
 		`this machine has no CSI driver of provider "other" with the scope environment`: {"provider": "other", "volume-id": "v"},
 		"attribute volume-id of the plan":                                               {"provider": "fake"},
 		`attribute "volume-context" of the plan is not a JSON object`:                   {"provider": "fake", "volume-id": "v", "volume-context": "[]"},
+		`attribute "filesystem" of the plan`:                                            {"provider": "fake", "volume-id": "v", "filesystem": "xfs"},
 	} {
 		if _, err := e.plan("a").AttachVolume(t.Context(), attributes); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", attributes, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,7 +22,7 @@ var (
 	_ storage.VolumeResizer = (*environSource)(nil)
 )
 
-// environSource is the source of volumes that any machine can have. It keeps no records: the ID of a volume
+// environSource is the source of volumes that any machine can have, block devices or filesystems. It keeps no records: the ID of a volume
 // is the driver's, and the caller records its context. The caller notes that a volume is made before it calls,
 // and repeats the call with the same parameters.
 type environSource struct {
@@ -74,7 +75,7 @@ func (s *environSource) CreateVolumes(ctx envcontext.ProviderCallContext, params
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.contexts[v.GetVolumeId()] = v.GetVolumeContext()
+			s.contexts[v.GetVolumeId()] = s.config.contextOf(p, v)
 			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: storage.VolumeInfo{
 				VolumeId: v.GetVolumeId(), Size: uint64(v.GetCapacityBytes()) >> 20, Persistent: true,
 			}}}
@@ -118,7 +119,7 @@ func (c *controllerCall) request(p storage.VolumeParams) (*driver, request, erro
 	if err != nil {
 		return nil, request{}, errors.Trace(err)
 	}
-	r := request{Bytes: int64(size), Block: true, Parameters: parsed.parameters}
+	r := request{Bytes: int64(size), Block: parsed.block, Filesystem: parsed.filesystem, Flags: parsed.flags, Parameters: parsed.parameters}
 	d, err := c.driver()
 	if err != nil || p.Attachment == nil {
 		return d, r, errors.Trace(err)
@@ -133,6 +134,49 @@ func (c *controllerCall) request(p storage.VolumeParams) (*driver, request, erro
 	}
 	r.Topology = on.Topology
 	return d, r, nil
+}
+
+// filesystemContext is the key in the recorded context of a volume that is a filesystem. Its value is a
+// [mountedAs] in JSON. The driver does not see it.
+const filesystemContext = "stowage.io/csi-filesystem"
+
+// mountedAs is how a driver makes and mounts a filesystem.
+type mountedAs struct {
+	Type  string   `json:"type,omitempty"`
+	Flags []string `json:"flags,omitempty"`
+}
+
+// contextOf returns the context of a volume that is to be recorded.
+func (c Config) contextOf(p storage.VolumeParams, v *csi.Volume) map[string]string {
+	parsed, err := c.parse(p.Attributes)
+	if err != nil || parsed.block {
+		return v.GetVolumeContext()
+	}
+	text, _ := json.Marshal(mountedAs{parsed.filesystem, parsed.flags}) // of strings
+	context := map[string]string{filesystemContext: string(text)}
+	maps.Copy(context, v.GetVolumeContext())
+	return context
+}
+
+// requestIn returns how a volume with a recorded context is used, and the context for the driver.
+func requestIn(recorded map[string]string) (r request, forDriver map[string]string, err error) {
+	text, ok := recorded[filesystemContext]
+	if !ok {
+		return request{Block: true}, recorded, nil
+	}
+	forDriver = maps.Clone(recorded)
+	delete(forDriver, filesystemContext)
+	r, err = requestOf(text)
+	return r, forDriver, errors.Annotate(err, "context of the volume")
+}
+
+// requestOf returns how a volume that is a filesystem is used, given a [mountedAs] in JSON.
+func requestOf(text string) (request, error) {
+	var as mountedAs
+	if err := json.Unmarshal([]byte(text), &as); err != nil {
+		return request{}, errors.NewNotValid(nil, "it does not say how to mount the filesystem: not a JSON object with type and flags")
+	}
+	return request{Filesystem: as.Type, Flags: as.Flags}, nil
 }
 
 // ofCreation marks the error of a call that makes a volume.
@@ -236,7 +280,7 @@ func (c *controllerCall) resize(p storage.VolumeResizeParams) (uint64, error) {
 	if !can {
 		return 0, d.errCannotGrow()
 	}
-	got, _, err := d.controllerExpand(p.VolumeId, size, request{Block: true})
+	got, _, err := d.controllerExpand(p.VolumeId, size, nil) // the caller does not say whether it is a filesystem
 	return got >> 20, mark(err)
 }
 
@@ -296,7 +340,11 @@ func (s *environSource) AttachVolumesIn(
 // attach publishes a volume for a machine, if the controller service has to, and returns what the machine
 // has to do.
 func (c *controllerCall) attach(p inContext) (*storage.VolumeAttachmentPlanInfo, error) {
-	if p.ReadOnly {
+	r, volumeContext, err := requestIn(p.context)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if p.ReadOnly && r.Block {
 		return nil, errNotReadOnly()
 	}
 	on, err := c.machine(p.Machine)
@@ -313,13 +361,17 @@ func (c *controllerCall) attach(p inContext) (*storage.VolumeAttachmentPlanInfo,
 	}
 	var publishContext map[string]string
 	if byController {
-		publishContext, err = d.controllerPublish(p.VolumeId, on.NodeID, request{Block: true}, p.context)
+		publishContext, err = d.controllerPublish(p.VolumeId, on.NodeID, r, volumeContext)
 		if err != nil {
 			return nil, mark(err)
 		}
 	}
 	attributes := map[string]string{providerAttribute: string(c.config.Name), volumeAttribute: p.VolumeId}
-	for name, context := range map[string]map[string]string{volumeContextAttribute: p.context, publishContextAttribute: publishContext} {
+	deviceType := DeviceType
+	if !r.Block {
+		deviceType, attributes[filesystemAttribute] = FilesystemDeviceType, p.context[filesystemContext]
+	}
+	for name, context := range map[string]map[string]string{volumeContextAttribute: volumeContext, publishContextAttribute: publishContext} {
 		if len(context) == 0 {
 			continue
 		}
@@ -329,7 +381,7 @@ func (c *controllerCall) attach(p inContext) (*storage.VolumeAttachmentPlanInfo,
 		}
 		attributes[name] = string(text)
 	}
-	return &storage.VolumeAttachmentPlanInfo{DeviceType: DeviceType, DeviceAttributes: attributes}, nil
+	return &storage.VolumeAttachmentPlanInfo{DeviceType: deviceType, DeviceAttributes: attributes}, nil
 }
 
 // DetachVolumes implements [storage.VolumeSource].

@@ -12,9 +12,13 @@ import (
 	"github.com/stowage-io/stowage/storage/plans"
 )
 
-// DeviceType is the device type of attachment plans that the node service of a driver carries out on the
-// machine to which the volume is attached.
-const DeviceType storage.DeviceType = "csi"
+// These are the device types of attachment plans that the node service of a driver carries out on the machine
+// to which the volume is attached, for block devices and for filesystems. An agent that does not know those of
+// filesystems carries out nothing.
+const (
+	DeviceType           storage.DeviceType = "csi"
+	FilesystemDeviceType storage.DeviceType = "csi-filesystem"
+)
 
 // These are the attributes of such a plan. The contexts are JSON objects of strings, which may be secret.
 const (
@@ -22,21 +26,25 @@ const (
 	volumeAttribute         = "volume-id"
 	volumeContextAttribute  = "volume-context"
 	publishContextAttribute = "publish-context"
+	// filesystemAttribute says how to mount a filesystem.
+	filesystemAttribute = "filesystem"
 )
 
-// Plans returns a function like next that also knows [DeviceType]. The drivers are those of the machine: the
+// Plans returns a function like next that also knows [DeviceType] and [FilesystemDeviceType]. The drivers are those of the machine: the
 // providers in the registry that [New] has made with [Config].Environ. The plans keep what they publish below
 // the storage directory.
 func Plans(registry storage.ProviderRegistry, storageDir string, next func(storage.DeviceType) (plans.Plan, error)) func(storage.DeviceType) (plans.Plan, error) {
 	return func(t storage.DeviceType) (plans.Plan, error) {
-		if t == DeviceType {
+		if t == DeviceType || t == FilesystemDeviceType {
 			return devicePlan{registry, storageDir}, nil
 		}
 		return next(t)
 	}
 }
 
-// devicePlan implements [plans.Plan] for [DeviceType].
+var _ plans.Resizer = devicePlan{}
+
+// devicePlan implements [plans.Plan].
 type devicePlan struct {
 	registry   storage.ProviderRegistry
 	storageDir string
@@ -58,6 +66,15 @@ func (p devicePlan) DetachVolume(ctx context.Context, attributes map[string]stri
 		return errors.Trace(err)
 	}
 	return own.detachPlanned(ctx, dir, attributes)
+}
+
+// ResizeVolume implements [plans.Resizer].
+func (p devicePlan) ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error {
+	own, dir, err := p.provider(attributes)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return own.resizePlanned(ctx, dir, attributes, size)
 }
 
 // provider returns the provider of a plan, and the directory for what it publishes.

@@ -46,11 +46,23 @@ func (p *provider) attachPlanned(ctx context.Context, dir string, attributes map
 			return device, errors.NewNotValid(nil, fmt.Sprintf("attribute %q of the plan is not a JSON object of strings", name))
 		}
 	}
+	if text := attributes[filesystemAttribute]; text != "" {
+		if rec.Request, err = requestOf(text); err != nil {
+			return device, errors.Annotatef(err, "attribute %q of the plan", filesystemAttribute)
+		}
+	}
 	err = p.onPlanned(ctx, dir, rec.VolumeID, func(v *volume) error {
-		rec.Staged = v.rec.Staged
+		rec.Staged, rec.Size, rec.Shown, rec.ExpandNode = v.rec.Staged, v.rec.Size, v.rec.Shown, v.rec.ExpandNode
+		if !rec.Request.Block && !rec.Staged {
+			rec.ExpandNode = true // the volume may have grown while it was elsewhere
+		}
 		v.rec = rec
 		found, err := v.publish()
 		if err != nil {
+			return errors.Trace(err)
+		}
+		if !rec.Request.Block {
+			device.MountPoint, err = v.publishedPath()
 			return errors.Trace(err)
 		}
 		at, err := describeDevice(found.device)
@@ -58,6 +70,28 @@ func (p *provider) attachPlanned(ctx context.Context, dir string, attributes map
 		return errors.Trace(err)
 	})
 	return device, errors.Annotatef(err, "attaching volume %s", rec.VolumeID)
+}
+
+// resizePlanned tells the node service that a volume has grown to size MiB.
+func (p *provider) resizePlanned(ctx context.Context, dir string, attributes map[string]string, size uint64) error {
+	id := attributes[volumeAttribute]
+	err := p.onPlanned(ctx, dir, id, func(v *volume) error {
+		wanted, err := object.SizeInBytes(size)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if !v.rec.Planned || !v.rec.Staged {
+			return errors.New("it is not attached to this machine")
+		}
+		if v.rec.Size < wanted {
+			v.rec.Size, v.rec.ExpandNode = wanted, true
+			if err := v.Save(); err != nil {
+				return errors.Trace(err)
+			}
+		}
+		return v.expandOnNode()
+	})
+	return errors.Annotatef(err, "growing volume %s", id)
 }
 
 // detachPlanned undoes attachPlanned.

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -40,7 +41,7 @@ type Config struct {
 	BlockOnly bool
 
 	// Environ says that any machine can have the volumes. The controller service is called for the
-	// environment, and the node services by the machines, as [Plans] says. It needs BlockOnly.
+	// environment, and the node services by the machines, as [Plans] says.
 	Environ bool
 
 	// Orchestrator says what the drivers of machines have said about them ([storage.MachineDrivers]).
@@ -92,9 +93,6 @@ func (c Config) Validate() error {
 		if !filepath.IsAbs(path.value) || filepath.Clean(path.value) != path.value {
 			return invalid(path.field, "%q: write an absolute path in its shortest form", path.value)
 		}
-	}
-	if c.Environ && !c.BlockOnly {
-		return invalid("BlockOnly", "false: a driver makes no filesystems that any machine can have: write true, and the machines make them")
 	}
 	if c.Timeout < 0 {
 		return invalid("Timeout", "%s: write 0 or more", c.Timeout)
@@ -158,7 +156,7 @@ func (p *provider) Scope() storage.Scope {
 
 // FilesystemSource implements [storage.Provider].
 func (p *provider) FilesystemSource(config *storage.Config) (storage.FilesystemSource, error) {
-	if p.config.BlockOnly {
+	if p.config.onlyVolumes() {
 		return nil, errors.NotSupportedf("making filesystems with provider %s", p.Type)
 	}
 	dir, err := p.dir(config)
@@ -177,7 +175,17 @@ func (p *provider) dir(config *storage.Config) (string, error) {
 
 // Supports implements [storage.Provider].
 func (p *provider) Supports(kind storage.StorageKind) bool {
-	return kind == storage.StorageKindBlock || kind == storage.StorageKindFilesystem && !p.config.BlockOnly
+	return kind == storage.StorageKindBlock || kind == storage.StorageKindFilesystem && !p.config.onlyVolumes()
+}
+
+// onlyVolumes reports whether the provider has no source of filesystems. Those that any machine can have are
+// volumes, too ([storage.MountedVolumes]).
+func (c Config) onlyVolumes() bool { return c.BlockOnly || c.Environ }
+
+// MountsVolumes implements [storage.MountedVolumes].
+func (p *provider) MountsVolumes(attributes map[string]any) bool {
+	mode, _ := textOf(volumeMode, attributes[volumeMode])
+	return p.config.Environ && !p.config.BlockOnly && mode != modeBlock
 }
 
 // Releasable implements [storage.Provider]. The driver's ID of a volume would be lost.
@@ -186,8 +194,8 @@ func (p *provider) Releasable() bool { return false }
 // ValidateConfig implements [storage.Provider].
 func (p *provider) ValidateConfig(config *storage.Config) error {
 	attrs := config.Attrs()
-	_, err := p.config.parse(attrs)
-	if err == nil && p.config.BlockOnly {
+	parsed, err := p.config.parse(attrs)
+	if err == nil && parsed.block {
 		_, err = fsattr.ParsePool(attrs)
 	}
 	if err == nil && attrs[storage.ConfigStorageDir] != nil {
@@ -206,11 +214,20 @@ func (p *provider) ValidateForK8s(map[string]any) error {
 // attributes are what the attributes of a pool say about its volumes.
 type attributes struct {
 	parameters map[string]string
+	// block says that volumes are block devices, with filesystems that the machine makes, if any.
+	block bool
 	// filesystem is the type of the filesystem that the driver makes, and flags those with which it
 	// mounts it.
 	filesystem string
 	flags      []string
 }
+
+// volumeMode is the attribute of pools of the environment that says what their volumes are.
+const (
+	volumeMode     = "volume-mode"
+	modeFilesystem = "filesystem" // the default
+	modeBlock      = "block"
+)
 
 // maxText limits the length of a text in an attribute, in bytes, as the CSI specification does for
 // all parameters together.
@@ -219,9 +236,21 @@ const maxText = 4 << 10
 // parse reads the attributes of a pool, or of storage in one. The error satisfies
 // errors.IsNotValid and names the attribute.
 func (c Config) parse(attrs map[string]any) (attributes, error) {
-	parsed := attributes{parameters: make(map[string]string)}
+	parsed := attributes{parameters: make(map[string]string), block: c.BlockOnly}
+	if c.Environ && !c.BlockOnly {
+		mode, err := textOf(volumeMode, cmp.Or(attrs[volumeMode], any(modeFilesystem)))
+		if err != nil {
+			return attributes{}, err
+		}
+		if mode != modeFilesystem && mode != modeBlock {
+			return attributes{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %q: write %s or %s", volumeMode, mode, modeFilesystem, modeBlock))
+		}
+		parsed.block = mode == modeBlock
+		attrs = maps.Clone(attrs)
+		delete(attrs, volumeMode)
+	}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
-		if name == storage.ConfigStorageDir || c.BlockOnly && slices.Contains(fsattr.OfPools(), name) {
+		if name == storage.ConfigStorageDir || parsed.block && slices.Contains(fsattr.OfPools(), name) {
 			continue
 		}
 		text, err := textOf(name, attrs[name])

@@ -84,8 +84,8 @@ func (r request) capability() *csi.VolumeCapability {
 // Validate reports an error unless a call of this provider can have written the record.
 func (r *record) Validate() error {
 	if r.Planned {
-		if r.VolumeID == "" || !r.Request.Block || r.Phase != object.PhaseReady {
-			return errors.New("it is not that of a block volume of the driver's")
+		if r.VolumeID == "" || r.Phase != object.PhaseReady {
+			return errors.New("it is not that of a volume of the driver's")
 		}
 		return nil
 	}

@@ -35,3 +35,7 @@ func (p *provider) detachPlanned(context.Context, string, map[string]string) err
 func newFilesystemSource(Config, string) (storage.FilesystemSource, error) {
 	return nil, errors.NotSupportedf("CSI filesystems on %s", runtime.GOOS)
 }
+
+func (p *provider) resizePlanned(context.Context, string, map[string]string, uint64) error {
+	return errors.NotSupportedf("CSI volumes on %s", runtime.GOOS)
+}

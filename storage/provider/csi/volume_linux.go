@@ -387,7 +387,7 @@ func (v *volume) expandAtController(size uint64) error {
 	got, nodeNext := size, byNode
 	switch {
 	case byController:
-		if got, nodeNext, err = d.controllerExpand(v.rec.VolumeID, size, v.rec.Request); err != nil {
+		if got, nodeNext, err = d.controllerExpand(v.rec.VolumeID, size, v.rec.Request.capability()); err != nil {
 			return mark(err)
 		}
 		nodeNext = nodeNext && byNode
@@ -427,8 +427,10 @@ func (v *volume) callNodeExpand(d *driver) error {
 		return errors.Trace(err)
 	}
 	request := &csi.NodeExpandVolumeRequest{
-		VolumeId: v.rec.VolumeID, VolumePath: at, CapacityRange: &csi.CapacityRange{RequiredBytes: int64(v.rec.Size)},
-		VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
+		VolumeId: v.rec.VolumeID, VolumePath: at, VolumeCapability: v.rec.Request.capability(), Secrets: d.secrets,
+	}
+	if v.rec.Size > 0 { // that of a planned volume may be unknown
+		request.CapacityRange = &csi.CapacityRange{RequiredBytes: int64(v.rec.Size)}
 	}
 	if request.StagingTargetPath, err = v.usedStaging(d); err != nil {
 		return err

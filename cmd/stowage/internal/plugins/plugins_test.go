@@ -90,7 +90,6 @@ func TestFileErrors(t *testing.T) {
 		"csi, no driver":     {"name: a\ntype: csi\nsocket: /x\n", `opening provider "a" with FILE: driver: "": write the name that the driver gives itself, such as hostpath.csi.k8s.io`},
 		"csi, bad socket":    {"name: a\ntype: csi\ndriver: d.example.com\nsocket: ../x\n", `opening provider "a" with FILE: line 4: socket: "../x": write an absolute path in its shortest form`},
 		"csi, bad scope":     {"name: a\ntype: csi\nscope: all\n", `opening provider "a" with FILE: line 3: scope: "all": write machine or environment`},
-		"csi, filesystems":   {"name: a\ntype: csi\ndriver: d.example.com\nsocket: /x\nscope: environment\n", `opening provider "a" with FILE: block-only: false: a driver makes no filesystems that any machine can have: write true, and the machines make them`},
 		"csi, bad timeout":   {"name: a\ntype: csi\ntimeout: soon\n", `opening provider "a" with FILE: line 3: cannot unmarshal !!str ` + "`soon` into time.Duration"},
 		"two documents":      {"name: a\n---\nname: b\n", "a second document: write a file for each provider"},
 		"too large":          {"name: a\n#" + strings.Repeat("x", 1<<16), "the file is larger than 64 KiB"},

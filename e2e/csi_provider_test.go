@@ -360,7 +360,7 @@ func (d *environDriver) plugins(user *site, name string) []string {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		d.Fatal(err)
 	}
-	file := fmt.Sprintf("name: disks\ntype: csi\ndriver: csi.stowage.io\nscope: environment\nblock-only: true\nsocket: %s\n", d.csiSocketOf(name))
+	file := fmt.Sprintf("name: disks\ntype: csi\ndriver: csi.stowage.io\nscope: environment\nsocket: %s\n", d.csiSocketOf(name))
 	if err := os.WriteFile(filepath.Join(dir, "disks.yaml"), []byte(file), 0o600); err != nil {
 		d.Fatal(err)
 	}
@@ -369,7 +369,8 @@ func (d *environDriver) plugins(user *site, name string) []string {
 
 // A server makes volumes with a driver, and the machines to which they are attached stage and publish them.
 // Server, agents and driver are killed at each step; the data move between the machines with their volumes, and
-// nothing is staged twice, or left.
+// nothing is staged twice, or left. The machines of the driver move filesystems of their own server, too.
+// Finding N47: a filesystem that had been on one machine did not exist for the other's node service.
 func TestCSIProviderOfEnvironment(t *testing.T) {
 	t.Parallel()
 	d, s := newEnvironDriver(t), newSite(t)
@@ -390,19 +391,22 @@ func TestCSIProviderOfEnvironment(t *testing.T) {
 			agents[name] = s.startAgent(name, "", flags[name]...)
 		}
 	}
-	wantBoth := func(when string) {
+	wantAll := func(when string) {
 		t.Helper()
-		s.poll("the storage is not attached "+when, func() bool { return s.status()["data"].Status == "attached" && s.status()["disk"].Status == "attached" })
+		s.poll("the storage is not attached "+when, func() bool {
+			status := s.status()
+			return status["data"].Status == "attached" && status["own"].Status == "attached" && status["disk"].Status == "attached"
+		})
 		for name, disk := range d.status() {
 			if disk.Status != "attached" {
 				t.Errorf("%s, the driver has %s %s", when, name, disk.Status)
 			}
 		}
-		if n := len(d.status()); n != 2 {
-			t.Errorf("%s, the driver has %d volumes, want 2", when, n)
+		if n := len(d.status()); n != 3 {
+			t.Errorf("%s, the driver has %d volumes, want 3", when, n)
 		}
 		records, err := filepath.Glob(filepath.Join(s.dir, "*", "storage", "disks", "attached", "records", "*.json"))
-		if err != nil || len(records) != 2 {
+		if err != nil || len(records) != 3 {
 			t.Errorf("%s, the machines have staged %q, %v", when, records, err)
 		}
 		for _, path := range records {
@@ -410,20 +414,30 @@ func TestCSIProviderOfEnvironment(t *testing.T) {
 				t.Errorf("%s: mode %v, %v", path, info.Mode(), err)
 			}
 		}
-		if got := s.read("data"); got != "precious" {
-			t.Errorf("%s, the storage has %q", when, got)
+		for _, name := range []string{"data", "own"} {
+			if got := s.read(name); got != "precious" {
+				t.Errorf("%s, %s has %q", when, name, got)
+			}
 		}
 	}
 	s.writeSpec(`
+pools:
+- {name: raw, provider: disks, attributes: {volume-mode: block}}
 storage:
 - {name: data, directive: "disks,16M", kind: filesystem, mount: MNT/data, machine: web}
-- {name: disk, directive: "disks,16M", kind: block, machine: db}
+- {name: own, directive: "raw,16M", kind: filesystem, mount: MNT/own, machine: web}
+- {name: disk, directive: "raw,16M", kind: block, machine: db}
 `)
 	s.apply()
 	s.write("data", "precious")
-	wantBoth("made")
+	s.write("own", "precious")
+	wantAll("made")
+	if r := s.run("create", "block", "--pool", "disks", "--size", "16M", "--machine", "db"); r.Code == 0 ||
+		!strings.Contains(r.All(), `the volumes of pool "disks" are filesystems: choose the kind filesystem, or a pool of block devices`) {
+		t.Errorf("block storage of a pool of filesystems:\n%s", r.All())
+	}
 	// The machine without the driver has the least storage, and is not chosen.
-	s.writeSpec(`storage: [{name: any, directive: "disks,16M", kind: block, machine: any}]`)
+	s.writeSpec(`storage: [{name: any, directive: "raw,16M", kind: block, machine: any}]`)
 	s.apply()
 	if at := s.status()["any"].Attachments; len(at) != 1 || at[0].Machine != "db" {
 		t.Errorf("the machine that was chosen is that of %+v, want db", at)
@@ -431,10 +445,11 @@ storage:
 	s.must("remove", "any", "--wait")
 	crash()
 	d.crash()
-	wantBoth("after all were killed")
+	wantAll("after all were killed")
 
 	s.must("move", "data", "--to", "db", "--wait", "--timeout", "60s")
-	wantBoth("after the move")
+	s.must("move", "own", "--to", "db", "--wait", "--timeout", "60s")
+	wantAll("after the move")
 	s.must("move", "data", "--to", "web")
 	crash()
 	d.crash()
@@ -442,7 +457,7 @@ storage:
 		data := s.status()["data"]
 		return data.Status == "attached" && len(data.Attachments) == 1 && data.Attachments[0].Machine == "web"
 	})
-	wantBoth("after all were killed during a move")
+	wantAll("after all were killed during a move")
 
 	// A machine without the driver says so, and the storage can leave it again.
 	s.must("move", "disk", "--to", "bare")
@@ -454,7 +469,7 @@ storage:
 		t.Errorf("growing:\n%s", r.All())
 	}
 
-	s.must("remove", "data", "disk")
+	s.must("remove", "data", "own", "disk")
 	crash()
 	d.crash()
 	s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })

@@ -99,11 +99,13 @@ func (a *Asked) volume(s *state.Storage) (asked.Volume, error) {
 	if s.Kind == storage.StorageKindFilesystem {
 		v.Filesystem, v.MkfsOptions, v.MountOptions = converge.FilesystemOf(s)
 	}
-	if machine, ok := converge.BoundMachine(s); ok {
+	if machine, ok := converge.HomeMachine(s); ok {
 		v.Machine = a.nameOf(machine)
 	}
 	if len(s.Attachments) > 0 {
 		v.AttachedTo, v.Detaching = a.nameOf(s.Attachments[0].Machine), s.Attachments[0].Life != life.Alive
+	} else if s.MoveTo != (names.MachineTag{}) {
+		v.AttachedTo, v.Detaching = a.nameOf(s.MoveTo), false
 	}
 	if machine, ok := workerOf(s); ok {
 		v.Absence = a.backend.absence(machine)
@@ -143,7 +145,7 @@ func isDetached(s *state.Storage) bool { return s.Status != status.Detaching }
 // volumeSize returns the size of the volume of storage, in MiB; 0 if it was removed since.
 func (a *Asked) volumeSize(s *state.Storage) (uint64, error) {
 	accessor := a.backend.state.ForEnviron()
-	if machine, ok := converge.BoundMachine(s); ok && s.Volume.Scope == storage.ScopeMachine {
+	if machine, ok := converge.HomeMachine(s); ok {
 		accessor = a.backend.state.ForMachine(machine)
 	}
 	results, err := accessor.Volumes([]names.VolumeTag{s.Volume.Tag.(names.VolumeTag)})
@@ -310,8 +312,13 @@ func (a *Asked) Attach(ctx context.Context, id, machine string) error {
 
 func (a *Asked) attach(ctx context.Context, id string, to names.MachineTag) error {
 	return a.changeOne(ctx, id, func(name string, s *state.Storage) (state.Changes, error) {
-		changes := state.Changes{Attach: []state.Attach{{Name: name, Machine: to}}}
-		return changes, a.backend.checkMountPoints([]state.Storage{*s}, changes.Attach)
+		all := []state.Attach{{Name: name, Machine: to}}
+		changes := state.Changes{Attach: all}
+		if _, home := converge.HomeMachine(s); !home && len(s.Attachments) == 0 {
+			// The machine to which it was attached before may have a filesystem on it.
+			changes = state.Changes{Move: all}
+		}
+		return changes, a.backend.checkMountPoints([]state.Storage{*s}, all)
 	})
 }
 

@@ -30,7 +30,7 @@ func (a *Asked) checkBound(s *state.Storage, id string) error {
 	if a.session.Number == 0 {
 		return nil
 	}
-	if machine, bound := converge.BoundMachine(s); bound && machine != a.session.Machine {
+	if machine, bound := converge.HomeMachine(s); bound && machine != a.session.Machine {
 		return errors.NotFoundf("storage %s on this machine", id)
 	}
 	return nil
@@ -39,7 +39,8 @@ func (a *Asked) checkBound(s *state.Storage, id string) error {
 // checkAttached returns an error that satisfies errors.Is(err, asked.ErrElsewhere) if an agent asks for a
 // change of storage that is not attached to its machine.
 func (a *Asked) checkAttached(s *state.Storage) error {
-	if a.session.Number == 0 || len(s.Attachments) > 0 && s.Attachments[0].Machine == a.session.Machine {
+	here := a.session.Machine
+	if a.session.Number == 0 || s.MoveTo == here || len(s.Attachments) > 0 && s.Attachments[0].Machine == here {
 		return nil
 	}
 	return errors.WithType(errors.Errorf("storage %s is not attached to this machine", s.Name), asked.ErrElsewhere)

@@ -113,6 +113,15 @@ func BoundMachine(existing *state.Storage) (names.MachineTag, bool) {
 	return names.MachineTag{}, false
 }
 
+// HomeMachine returns the machine that alone can ever have existing storage. It returns false for storage of
+// the environment, which can be moved even if a machine's filesystem is on it.
+func HomeMachine(existing *state.Storage) (names.MachineTag, bool) {
+	if existing.Volume != nil && existing.Volume.Scope != storage.ScopeMachine {
+		return names.MachineTag{}, false
+	}
+	return BoundMachine(existing)
+}
+
 // machineOf returns the machine that has existing storage, or that alone can have it. It returns
 // false for storage of the environment that is detached, which any machine can have.
 func machineOf(existing *state.Storage) (names.MachineTag, bool) {

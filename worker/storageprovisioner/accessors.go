@@ -34,7 +34,7 @@ import (
 // exists, even if that is nothing. The worker owns the watchers that it gets, and stops them.
 // Package watcher/feed implements them.
 //
-// Package accessortest checks this contract.
+// Package accessortest checks this contract. Package inventory has accessors for a host without a state.
 type Accessors interface {
 	VolumeAccessor
 	FilesystemAccessor

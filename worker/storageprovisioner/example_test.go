@@ -18,7 +18,7 @@ import (
 // A host program keeps its own state, and gives the worker access to it through accessors: here
 // a model in memory, which wants a single volume attached to a machine. The worker makes it with
 // a provider, here one that makes nothing, and records what it has made. The program in
-// examples/environmanager has accessors and a provider of its own.
+// examples/environmanager has an inventory as its state, and a provider of its own.
 func Example() {
 	state := modeltest.New(modeltest.Options{})
 	defer state.Close()

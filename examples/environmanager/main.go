@@ -3,9 +3,9 @@
 //
 //	go run ./examples/environmanager
 //
-// The provider (cloud.go) and the state (inventory.go) are the program's own; a program that has
-// no state can use package state, as examples/machineagent does. Three volumes are wanted on a
-// machine. One creation fails and is retried. In the end all volumes are removed.
+// The provider (cloud.go) is the program's own. Its state is an inventory, which it could keep in a
+// file or a database. Three volumes are wanted on a machine. One creation fails and is retried. In
+// the end all volumes are removed.
 package main
 
 import (
@@ -28,10 +28,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/basic"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/inventory"
 )
-
-// machine is the machine that the volumes are attached to.
-var machine = names.NewMachineTag("0")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -46,12 +44,41 @@ func newProvider(busy bool) storage.Provider {
 	return &basic.Provider{Volumes: &cloud{disks: make(map[string]storage.VolumeInfo), on: make(map[string]instance.Id), busy: busy}}
 }
 
-func run(ctx context.Context) error {
+// newInventory returns an inventory that prints what becomes of its items.
+func newInventory() (*inventory.Inventory, error) {
 	environ, err := config.New(map[string]any{"name": "example", "type": "cloud", "uuid": uuid.NewString()})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return inventory.New(inventory.Config{
+		Environ:    environ,
+		InstanceId: func(machine names.MachineTag) (string, error) { return "i-" + machine.Id(), nil },
+		// What is made must be destroyed some day, so a real manager keeps the item before it returns.
+		Save: func(tag string, item *inventory.Item) error {
+			if item == nil {
+				fmt.Printf("inventory: %s is gone\n", tag)
+				return nil
+			}
+			for machine, a := range item.Attachments {
+				if a.Made != nil {
+					fmt.Printf("inventory: %s is on %s: %s, %s\n", tag, machine, a.Made.DeviceLink, a.Life)
+				}
+			}
+			return nil
+		},
+		Status: func(s params.EntityStatusArgs) { fmt.Println("status:   ", s.Tag, s.Status, s.Info) },
+	})
+}
+
+func run(ctx context.Context) error {
+	i, err := newInventory()
 	if err != nil {
 		return errors.Trace(err)
 	}
-	inventory := newInventory(environ, "volume-0", "volume-1", "volume-2")
+	environ, err := i.EnvironConfig()
+	if err != nil {
+		return errors.Trace(err)
+	}
 	providers := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"cloud": newProvider(true)}}
 	worker, err := storageprovisioner.New(storageprovisioner.Config{
 		Scope:    names.NewModelTag(environ.UUID()),
@@ -59,14 +86,14 @@ func run(ctx context.Context) error {
 		Registry: func(*config.Config) (storage.ProviderRegistry, error) { return providers, nil },
 		// The default, which begins with half a minute, is gentler on a cloud.
 		Retry: storageprovisioner.RetryPolicy{Min: 300 * time.Millisecond},
-	}.WithAccessors(inventory))
+	}.WithAccessors(i))
 	if err != nil {
 		return errors.Trace(err)
 	}
 	waiting, cancel := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { cancel(worker.Wait()) }) // ends the waits if the worker fails
-	err = use(waiting, inventory)
+	err = use(waiting, i)
 	if ctx.Err() != nil {
 		fmt.Println("interrupted")
 		err = nil
@@ -79,11 +106,20 @@ func run(ctx context.Context) error {
 	return errors.Trace(err)
 }
 
-// use removes the volumes once they are attached.
-func use(ctx context.Context, i *inventory) error {
-	err := i.await(ctx, func(volumes map[string]*volume) bool {
-		for _, v := range volumes {
-			if v.attached == (params.VolumeAttachmentInfo{}) {
+// use adds volumes, and removes them once they are attached.
+func use(ctx context.Context, i *inventory.Inventory) error {
+	volumes := []names.VolumeTag{names.NewVolumeTag("0"), names.NewVolumeTag("1"), names.NewVolumeTag("2")}
+	for _, volume := range volumes {
+		err := i.Add(volume, inventory.Item{
+			Provider: "cloud", Size: 1024, Attachments: map[string]inventory.Attachment{"machine-0": {}},
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+	}
+	err := i.Await(ctx, func(items map[string]inventory.Item) bool {
+		for _, volume := range volumes {
+			if !items[volume.String()].IsAttached() {
 				return false
 			}
 		}
@@ -93,11 +129,11 @@ func use(ctx context.Context, i *inventory) error {
 		return errors.Annotate(err, "waiting for volumes to be attached")
 	}
 	fmt.Println("manager:   all are attached; removing them")
-	for _, tag := range []string{"volume-0", "volume-1", "volume-2"} {
-		if err := i.remove(tag); err != nil {
-			return err
+	for _, volume := range volumes {
+		if err := i.Destroy(volume); err != nil {
+			return errors.Trace(err)
 		}
 	}
-	err = i.await(ctx, func(volumes map[string]*volume) bool { return len(volumes) == 0 })
+	err = i.Await(ctx, func(items map[string]inventory.Item) bool { return len(items) == 0 })
 	return errors.Annotate(err, "waiting for volumes to be removed")
 }

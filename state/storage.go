@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"regexp"
@@ -667,6 +668,36 @@ func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
 // WatchStorage returns a watcher that notifies when the result of AllStorage may have changed.
 func (st *State) WatchStorage() (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher("")
+}
+
+// AwaitStorage waits until done returns true or an error. It calls done with all instances, sorted by name, at
+// the beginning, and when they may have changed. The error is that of done, or the cause of the end of ctx.
+func (st *State) AwaitStorage(ctx context.Context, done func([]Storage) (bool, error)) error {
+	changes, err := st.WatchStorage()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer func() {
+		changes.Kill()
+		_ = changes.Wait() // its error is returned already
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case _, ok := <-changes.Changes():
+			if !ok {
+				return errors.Trace(watcher.EnsureErr(changes))
+			}
+		}
+		all, err := st.AllStorage()
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if ok, err := done(all); ok || err != nil {
+			return err
+		}
+	}
 }
 
 // validName matches valid names of instances. Names are parts of keys and of output.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
@@ -569,4 +570,31 @@ func TestUnencodableAttributesAreNotValid(t *testing.T) {
 	p := state.StorageParams{Name: "it", Kind: block, Pool: "loop", Size: 1, Machine: machine0, Attributes: attributes}
 	wantError(t, w.AddStorage(p), errors.NotValid, `storage/it`, "+Inf")
 	wantError(t, w.SetPool("fast", "loop", attributes), errors.NotValid, `pool/fast`, "+Inf")
+}
+
+func TestAwaitStorage(t *testing.T) {
+	w := newWorld(t)
+	w.add("data", "tmpfs", filesystem)
+	enough := errors.New("enough")
+	var seen []status.Status
+	err := w.AwaitStorage(t.Context(), func(all []state.Storage) (bool, error) {
+		seen = append(seen, all[0].Status)
+		if len(seen) == 1 {
+			w.setStatus(all[0].Filesystem.Tag.String(), status.Error, "disk full")
+			return false, nil
+		}
+		return true, nil
+	})
+	if want := []status.Status{status.Pending, status.Error}; err != nil || !slices.Equal(seen, want) {
+		t.Errorf("got %v, %v, want %v", seen, err, want)
+	}
+	err = w.AwaitStorage(t.Context(), func([]state.Storage) (bool, error) { return false, enough })
+	if err != enough {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	err = w.AwaitStorage(ctx, func([]state.Storage) (bool, error) { cancel(enough); return false, nil })
+	if err != enough {
+		t.Errorf("got %v", err)
+	}
 }

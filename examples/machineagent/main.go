@@ -3,9 +3,9 @@
 //
 //	go run ./examples/machineagent
 //
-// It makes three filesystems: a directory, one in memory, and ext4 on a loop device. It prints
-// what was counted, and removes them. A real agent would continue, and leave its storage as it is
-// when it stops. Making storage needs root. With -wait it runs until Ctrl-C.
+// It makes three filesystems: a directory, one in memory, and ext4 on a loop device, and removes
+// them. A real agent would continue, and leave its storage as it is when it stops. Making storage
+// needs root. With -wait it runs until Ctrl-C.
 package main
 
 import (
@@ -24,7 +24,6 @@ import (
 	"github.com/juju/loggo"
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4/dependency"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/status"
@@ -32,7 +31,6 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
-	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/diskmanager"
@@ -48,17 +46,16 @@ func main() {
 	// The first signal removes everything; a second one ends the program at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	if err := run(ctx, *wait); err != nil {
+	if os.Geteuid() != 0 {
+		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
+	} else if err := run(ctx, *wait); err != nil {
 		fmt.Fprintln(os.Stderr, "machineagent:", err)
 		os.Exit(1)
 	}
 }
 
+// run keeps all its data in a directory, and removes it if no storage is left there.
 func run(ctx context.Context, wait bool) error {
-	if os.Geteuid() != 0 {
-		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
-		return nil
-	}
 	tmp, err := filepath.EvalSymlinks(os.TempDir()) // providers do not mount through a symbolic link
 	if err != nil {
 		return errors.Trace(err)
@@ -73,7 +70,6 @@ func run(ctx context.Context, wait bool) error {
 	return os.RemoveAll(dir)
 }
 
-// runAgent keeps all its data in a directory.
 func runAgent(ctx context.Context, dir string, wait bool) (err error) {
 	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
 	if err != nil {
@@ -86,8 +82,7 @@ func runAgent(ctx context.Context, dir string, wait bool) (err error) {
 		return errors.Trace(err)
 	}
 	defer st.Close()
-	counters := metrics.New(metrics.Options{})
-	engine, err := startWorkers(st, dir, counters)
+	engine, err := startWorkers(st, dir)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -97,7 +92,7 @@ func runAgent(ctx context.Context, dir string, wait bool) (err error) {
 			err = stopped
 		}
 	}()
-	err = use(ctx, st, dir, counters, wait)
+	err = use(ctx, st, dir, wait)
 	if ctx.Err() != nil {
 		fmt.Println("interrupted")
 		err = nil
@@ -110,7 +105,7 @@ func runAgent(ctx context.Context, dir string, wait bool) (err error) {
 
 // startWorkers sets up a new state, and starts an engine of workers. The engine restarts a worker
 // after a failure.
-func startWorkers(st *state.State, dir string, counters storageprovisioner.Observer) (worker.Worker, error) {
+func startWorkers(st *state.State, dir string) (worker.Worker, error) {
 	if err := st.SetEnvironConfig(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()}); err != nil {
 		return nil, err
 	}
@@ -122,14 +117,10 @@ func startWorkers(st *state.State, dir string, counters storageprovisioner.Obser
 		return nil, err
 	}
 	engine, err := dependency.NewEngine(dependency.EngineConfig{
-		IsFatal:       func(error) bool { return false },
-		WorstError:    func(first, _ error) error { return first },
-		ErrorDelay:    time.Second,
-		BackoffFactor: 2,
-		MaxDelay:      time.Minute,
-		Clock:         clock.WallClock,
-		Metrics:       dependency.DefaultMetrics(),
-		Logger:        loggo.GetLogger("machineagent"),
+		IsFatal:    func(error) bool { return false },
+		WorstError: func(first, _ error) error { return first },
+		ErrorDelay: time.Second, BackoffFactor: 2, MaxDelay: time.Minute,
+		Clock: clock.WallClock, Metrics: dependency.DefaultMetrics(), Logger: loggo.GetLogger("machineagent"),
 	})
 	if err != nil {
 		return nil, err
@@ -145,7 +136,7 @@ func startWorkers(st *state.State, dir string, counters storageprovisioner.Obser
 			ManifoldConfig: storageprovisioner.ManifoldConfig{
 				AccessorsName: "accessors",
 				Clock:         clock.WallClock,
-				Observer:      counters, // it outlives the worker
+				Observer:      metrics.New(metrics.Options{}), // a prometheus.Collector, which outlives the worker
 				Retry:         storageprovisioner.RetryPolicy{Min: time.Second, CreateThreshold: 3},
 			},
 			Machine:    machine,
@@ -157,7 +148,7 @@ func startWorkers(st *state.State, dir string, counters storageprovisioner.Obser
 
 // use adds storage, whose pools are the default pools of the providers, and waits until it is
 // attached.
-func use(ctx context.Context, st *state.State, dir string, counters *metrics.Collector, wait bool) error {
+func use(ctx context.Context, st *state.State, dir string, wait bool) error {
 	filesystem := storage.StorageKindFilesystem
 	err := st.AddStorage(
 		state.StorageParams{Name: "scratch", Kind: filesystem, Pool: "rootfs", Size: 16, Machine: machine},
@@ -167,90 +158,33 @@ func use(ctx context.Context, st *state.State, dir string, counters *metrics.Col
 	if err != nil {
 		return err
 	}
-	if err := await(ctx, st, attached); err != nil {
-		return err
-	}
-	registry := prometheus.NewRegistry() // which metricsserver can serve
-	registry.MustRegister(counters)
-	families, err := registry.Gather()
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			if family.GetName() == "stowage_provisioner_operations_total" && m.GetCounter().GetValue() > 0 {
-				fmt.Println("counted", m.GetLabel(), m.GetCounter().GetValue())
+	waiting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err = st.AwaitStorage(waiting, func(all []state.Storage) (bool, error) {
+		for _, s := range all {
+			if s.Status == status.Error {
+				return false, errors.Errorf("%s: %s", s.Name, s.Message)
 			}
+			if s.Status != status.Attached || s.Location == "" {
+				return false, nil
+			}
+			fmt.Println(s.Name, s.Status, s.Location)
 		}
-	}
-	if wait {
+		return true, nil
+	})
+	if err == nil && wait {
 		fmt.Println("waiting for Ctrl-C")
 		<-ctx.Done()
 	}
 	return err
 }
 
-// attached reports whether all storage is attached, or why it will not be.
-func attached(all []state.Storage) (bool, error) {
-	n := 0
-	for _, s := range all {
-		switch {
-		case s.Status == status.Error:
-			return false, errors.Errorf("%s: %s", s.Name, s.Message)
-		case s.Status == status.Attached && s.Location != "":
-			n++
-		}
-	}
-	return n == len(all), nil
-}
-
 // remove removes all storage, also after a signal.
 func remove(st *state.State) error {
-	all, err := st.AllStorage()
-	if err != nil {
+	if err := st.RemoveStorage([]string{"scratch", "cache", "data"}); err != nil && !errors.Is(err, errors.NotFound) {
 		return err
 	}
-	var names []string
-	for _, s := range all {
-		names = append(names, s.Name)
-	}
-	if err := st.RemoveStorage(names); err != nil {
-		return err
-	}
-	return await(context.Background(), st, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
-}
-
-// await prints changes of the storage until it is as wanted. It gives up after two minutes.
-func await(ctx context.Context, st *state.State, asWanted func([]state.Storage) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	changes, err := st.WatchStorage()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		changes.Kill()
-		_ = changes.Wait() // its error is returned already
-	}()
-	shown := make(map[string]string)
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case _, ok := <-changes.Changes():
-			if !ok {
-				return watcher.EnsureErr(changes)
-			}
-		}
-		all, err := st.AllStorage()
-		if err != nil {
-			return err
-		}
-		for _, s := range all {
-			if line := fmt.Sprintln(s.Name, s.Status, s.Location, s.Message); line != shown[s.Name] {
-				fmt.Print(line)
-				shown[s.Name] = line
-			}
-		}
-		if ok, err := asWanted(all); ok || err != nil {
-			return err
-		}
-	}
+	return st.AwaitStorage(ctx, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
 }

@@ -117,6 +117,19 @@ func CanDelete(p Provider, kind StorageKind) bool {
 	return p.Supports(kind) && (!ok || deleter.CanDelete(kind))
 }
 
+// IDImporter is a [Provider] of volumes and filesystems that are imported by an ID, and not by their path.
+type IDImporter interface {
+	// ImportsByID reports whether importers take IDs of the system that has the storage.
+	ImportsByID() bool
+}
+
+// ImportsByID reports whether the storage of a provider is imported by an ID. That of one that is no
+// [IDImporter] is imported by its path.
+func ImportsByID(p Provider) bool {
+	importer, ok := p.(IDImporter)
+	return ok && importer.ImportsByID()
+}
+
 // MountedVolumes is a [Provider] of volumes that may be filesystems and not block devices: the provider makes
 // the filesystem, and the attachment plan of the volume mounts it. On the machine, such a volume is a
 // [BlockDevice] with a mount point and without a name.

@@ -742,9 +742,15 @@ func (h *harness) makeFilesystemWith(attributes map[string]any) testFilesystem {
 	if err != nil || made[0].Error != nil {
 		h.Fatal(err, made)
 	}
+	return h.filesystem(made[0].Filesystem.FilesystemId)
+}
+
+// filesystem is a filesystem with an ID, to be attached below a directory of its own.
+func (h *harness) filesystem(id string) testFilesystem {
+	h.Helper()
 	return testFilesystem{h, storage.FilesystemAttachmentParams{
 		AttachmentParams: storage.AttachmentParams{Provider: "fake", Machine: names.NewMachineTag("0")},
-		Filesystem:       p.Tag, FilesystemId: made[0].Filesystem.FilesystemId, Path: filepath.Join(devicetest.Dir(h), "deep", "data"),
+		Filesystem:       names.NewFilesystemTag("0/0"), FilesystemId: id, Path: filepath.Join(devicetest.Dir(h), "deep", "data"),
 	}}
 }
 

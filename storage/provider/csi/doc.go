@@ -31,7 +31,7 @@
 // be in the resource tags. A record below the storage directory has the request before the driver
 // gets it, and then the driver's ID and context of the volume. A creation that was interrupted is
 // repeated with the recorded request, whatever the pool says then, so the driver returns what it has
-// made. What another program has made with the driver is neither listed nor removed.
+// made. What another program has made with the driver is neither listed nor removed, unless it was imported.
 //
 // A volume is recorded as staged before the driver is asked to publish it, and until the driver has
 // taken it back. What is published is found in the table of mounts, and is not published again.
@@ -39,6 +39,12 @@
 // Calls fail with the outcomes that the table in outcome_linux.go gives for the codes of gRPC. A
 // creation that fails for good after an attempt whose outcome is unknown may have left a volume: its
 // record stays, and the creation is repeated.
+//
+// # Import and release
+//
+// The provider of one machine imports volumes by the driver's ID ([storage.IDImporter]), with the attributes of
+// their pool as their context. A volume that was released keeps its record, and is imported again by that ID, or
+// by the ID of its record.
 //
 // # Snapshots
 //

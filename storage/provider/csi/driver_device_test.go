@@ -68,7 +68,9 @@ type fakeDriver struct {
 	wrap func(request any, handle func(context.Context) (any, error)) (any, error)
 	stop func() // ends the server
 	// noStaging and the like leave out capabilities. noExpansion is about the controller service.
-	noStaging, noPublish, noCapacity, noSnapshots, noClones, noExpansion bool
+	noStaging, noPublish, noCapacity, noSnapshots, noClones, noExpansion, noCreation, noList bool
+	// refuses is why no volume can be used as it is asked for.
+	refuses string
 	// snapshots are by ID. Each is ready when it has been asked for more often than unready says.
 	snapshots map[string]*fakeSnapshot
 	unready   int
@@ -192,9 +194,15 @@ func (d *fakeDriver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabi
 
 func (d *fakeDriver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
-	types := []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
+	var types []csi.ControllerServiceCapability_RPC_Type
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.noCreation {
+		types = append(types, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	}
+	if !d.noList {
+		types = append(types, csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
+	}
 	if !d.noExpansion {
 		types = append(types, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
 	}
@@ -318,6 +326,34 @@ func (d *fakeDriver) copy(from, to string) error {
 		return err
 	}
 	return exec.Command("cp", "-a", "--sparse=always", from, to).Run()
+}
+
+// ListVolumes has one volume on a page.
+func (d *fakeDriver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	answer := &csi.ListVolumesResponse{}
+	for _, id := range slices.Sorted(maps.Keys(d.volumes)) {
+		if id <= r.GetStartingToken() {
+			continue
+		}
+		if len(answer.GetEntries()) > 0 {
+			answer.NextToken = answer.GetEntries()[0].GetVolume().GetVolumeId()
+			break
+		}
+		answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{Volume: &csi.Volume{VolumeId: id, CapacityBytes: d.volumes[id].capacity}})
+	}
+	return answer, nil
+}
+
+func (d *fakeDriver) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	answer := &csi.ValidateVolumeCapabilitiesResponse{}
+	return answer, d.with(r.GetVolumeId(), func(v *fakeVolume) error {
+		if answer.Message = d.refuses; answer.Message == "" {
+			answer.Confirmed = &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.GetVolumeCapabilities()}
+		}
+		return nil
+	})
 }
 
 func (d *fakeDriver) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {

@@ -164,8 +164,20 @@ func checkLength(method, name, id string) error {
 
 // deleteVolume deletes a volume. It succeeds if it does not exist.
 func (d *driver) deleteVolume(id string) error {
+	if err := d.mustDelete(); err != nil {
+		return err
+	}
 	_, err := call(d, "DeleteVolume", d.controller.DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: d.secrets})
 	return ignoreGone(err)
+}
+
+// mustDelete returns an error unless the driver deletes volumes.
+func (d *driver) mustDelete() error {
+	can, err := d.controllerCan(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	if err == nil && !can {
+		err = errors.NewNotSupported(nil, fmt.Sprintf("CSI driver %s deletes no volumes: release it", d.name))
+	}
+	return err
 }
 
 // controllerExpand makes a volume at least size bytes large, and returns its size. nodeNext says that the

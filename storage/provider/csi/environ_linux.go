@@ -286,7 +286,11 @@ func (c *controllerCall) resize(p storage.VolumeResizeParams) (uint64, error) {
 
 // ReleaseVolumes implements [storage.VolumeSource]. It is not supported.
 func (s *environSource) ReleaseVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return (&source{config: s.config}).refuseRelease(ids), nil
+	errs := make([]error, len(ids))
+	for i, id := range ids {
+		errs[i] = errors.NewNotSupported(nil, "releasing "+id+": storage of provider "+string(s.config.Name)+" cannot be released: destroy it")
+	}
+	return errs, nil
 }
 
 // VolumeContext implements [storage.ContextSource].

@@ -51,9 +51,9 @@ func (s *filesystemSource) DestroyFilesystems(ctx envcontext.ProviderCallContext
 	})
 }
 
-// ReleaseFilesystems implements [storage.FilesystemSource]. It is not supported.
-func (s *filesystemSource) ReleaseFilesystems(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.refuseRelease(ids), nil
+// ReleaseFilesystems implements [storage.FilesystemSource].
+func (s *filesystemSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.releaseEach(ctx, "filesystems", ids)
 }
 
 // AttachFilesystems implements [storage.FilesystemSource].

@@ -1,6 +1,8 @@
 package csi
 
 import (
+	"slices"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
 
@@ -36,6 +38,9 @@ type record struct {
 
 	// Shown identifies the filesystem that was published.
 	Shown object.Shown `json:"shown,omitzero"`
+
+	// Imported says that another program has made the volume, so that there is no name, and maybe no size.
+	Imported bool `json:"imported,omitempty"`
 
 	object.Ownership
 	object.Placement
@@ -89,15 +94,18 @@ func (r *record) Validate() error {
 		}
 		return nil
 	}
-	if err := object.CheckObject(r.Size, r.Phase); err != nil {
-		return errors.Trace(err)
+	if !r.Imported {
+		if err := object.CheckObject(r.Size, r.Phase); err != nil {
+			return errors.Trace(err)
+		}
 	}
+	phases := []object.Phase{object.PhaseCreating, object.PhaseReady, object.PhaseDestroying, object.PhaseReleased}
 	switch {
-	case r.Phase != object.PhaseCreating && r.Phase != object.PhaseReady && r.Phase != object.PhaseDestroying:
+	case !slices.Contains(phases, r.Phase):
 		return errors.Errorf("phase %q", r.Phase)
-	case r.Name == "" || r.Request.Bytes <= 0:
+	case !r.Imported && (r.Name == "" || r.Request.Bytes <= 0):
 		return errors.New("name or size of the request is missing")
-	case r.VolumeID == "" && (r.Phase == object.PhaseReady || r.Staged):
+	case r.VolumeID == "" && (r.Phase == object.PhaseReady || r.Phase == object.PhaseReleased || r.Staged || r.Imported):
 		return errors.New("the driver's ID is missing")
 	}
 	return errors.Trace(r.Placement.Check())

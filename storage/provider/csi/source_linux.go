@@ -56,7 +56,8 @@ func (s *source) listOwners(ctx context.Context) ([]storage.OwnedObject, error) 
 		}
 		return storage.OwnedObject{
 			ID: id, Size: v.rec.Size >> 20, ResourceTags: v.rec.ResourceTags,
-			Attached: v.rec.Staged, Incomplete: !v.rec.Phase.Exists(),
+			Attached: v.rec.Staged, Incomplete: !v.rec.Phase.Exists() && v.rec.Phase != object.PhaseReleased,
+			Released: v.rec.Phase == object.PhaseReleased,
 		}, nil
 	})
 }
@@ -116,7 +117,7 @@ func (s *volumeSource) ListVolumes(ctx envcontext.ProviderCallContext) ([]string
 	}
 	ids := make([]string, 0, len(all))
 	for _, o := range all {
-		if !o.Incomplete {
+		if !o.Incomplete && !o.Released {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -159,17 +160,9 @@ func (s *volumeSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []
 	})
 }
 
-// ReleaseVolumes implements [storage.VolumeSource]. It is not supported.
+// ReleaseVolumes implements [storage.VolumeSource].
 func (s *volumeSource) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.refuseRelease(ids), nil
-}
-
-func (s *source) refuseRelease(ids []string) []error {
-	errs := make([]error, len(ids))
-	for i, id := range ids {
-		errs[i] = errors.NewNotSupported(nil, "releasing "+id+": storage of provider "+string(s.config.Name)+" cannot be released: destroy it")
-	}
-	return errs
+	return s.releaseEach(ctx, "volumes", ids)
 }
 
 // AttachVolumes implements [storage.VolumeSource].

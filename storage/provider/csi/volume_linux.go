@@ -327,10 +327,15 @@ func (v *volume) keep(made *csi.Volume) error {
 	return errors.Trace(v.Save())
 }
 
+func errAttached() error { return errors.New("it is attached: detach it first") }
+
 // destroy removes the volume and its record.
 func (v *volume) destroy() error {
+	if v.rec.Phase == object.PhaseReleased {
+		return object.ErrReleased(v.id)
+	}
 	if v.rec.Staged {
-		return errors.New("it is attached: detach it first")
+		return errAttached()
 	}
 	if v.rec.VolumeID == "" {
 		// What an interrupted creation has made can be found only by creating it.
@@ -346,12 +351,15 @@ func (v *volume) destroy() error {
 		}
 		v.rec.VolumeID = made.GetVolumeId()
 	}
+	d, err := v.driver()
+	if err == nil {
+		err = d.mustDelete()
+	}
+	if err != nil {
+		return mark(err)
+	}
 	v.rec.Phase = object.PhaseDestroying
 	if err := object.IgnoreNoSpace(v.Save()); err != nil {
-		return errors.Trace(err)
-	}
-	d, err := v.driver()
-	if err != nil {
 		return errors.Trace(err)
 	}
 	if err := d.deleteVolume(v.rec.VolumeID); err != nil {

@@ -193,6 +193,55 @@ storage:
 	}
 }
 
+// What is at the driver already is imported, and released again, with its data.
+func TestImportFromCSIDriver(t *testing.T) {
+	t.Parallel()
+	d := newDriven(t)
+	d.writeSpec("storage: []")
+	o := d.driver.orchestrator(t)
+	theirs, device := o.create("theirs", "ext4", 32<<20), o.create("device", "", 16<<20)
+	crashed := func(args ...string) {
+		t.Helper()
+		d.must(args...)
+		d.crash("user")
+	}
+	for want, args := range map[string][]string{
+		"storage of provider csi.stowage.io is imported by its ID there: write ID=…": {"/srv/data"},
+		`volume "none" does not exist`: {"ID=none"},
+	} {
+		if r := d.run(append([]string{"import", "data", "--pool", "csi-stowage-io"}, args...)...); r.Code == 0 || !strings.Contains(r.All(), want) {
+			t.Errorf("import %v: %s", args, r.All())
+		}
+	}
+	crashed("import", "data", "ID="+theirs.id, "--pool", "csi-stowage-io", "--mount", d.mount("data"), "--wait")
+	crashed("import", "raw", "ID="+device.id, "--pool", "csi-stowage-io", "--block", "--wait")
+	if r := d.run("import", "again", "ID="+device.id, "--pool", "csi-stowage-io", "--block"); r.Code == 0 || !strings.Contains(r.All(), "it is here already") {
+		t.Errorf("imported twice: %s", r.All())
+	}
+	for name, size := range map[string]uint64{"data": 32, "raw": 16} {
+		if s := d.status()[name]; s.Status != "attached" || s.SizeMiB != size {
+			t.Errorf("imported: %+v", s)
+		}
+	}
+	d.writeData("data", "raw")
+	crashed("release", "data", "raw", "--wait", "--timeout", "60s")
+	if left := d.driver.status(); len(left) != 2 {
+		t.Errorf("released, the driver has %v", left)
+	}
+	if r := d.must("orphans", "--released"); strings.Count(r.Stdout, "released") != 2 {
+		t.Errorf("the released storage:\n%s", r.Stdout)
+	}
+	crashed("import", "data", "ID="+theirs.id, "--pool", "csi-stowage-io", "--mount", d.mount("data"), "--wait")
+	d.must("import", "raw", "ID="+device.id, "--pool", "csi-stowage-io", "--block", "--wait")
+	d.wantData("data", "raw")
+	crashed("remove", "data", "raw")
+	d.poll("the storage is not removed", func() bool { return len(d.status()) == 0 })
+	d.wantNoStorage()
+	d.driver.wantNoStorage()
+	d.stop()
+	d.driver.stop()
+}
+
 // A server checks the attributes of pools, and the agent of a machine calls the driver there. Storage in
 // use outlives each of them.
 func TestCSIProviderWithServer(t *testing.T) {

@@ -38,8 +38,15 @@ func (m *machine) csiSocket() string { return filepath.Join(m.dir, "csi.sock") }
 // newOrchestrator starts an agent, and returns an orchestrator that uses it.
 func newOrchestrator(t *testing.T) *orchestrator {
 	t.Helper()
-	o := &orchestrator{machine: newMachine(t)}
-	o.startCSI()
+	m := newMachine(t)
+	m.startCSI()
+	return m.orchestrator(t)
+}
+
+// orchestrator returns one that uses the agent.
+func (m *machine) orchestrator(t *testing.T) *orchestrator {
+	t.Helper()
+	o := &orchestrator{machine: m}
 	conn, err := grpc.NewClient("unix://"+o.csiSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/juju/errors"
 )
@@ -115,8 +116,10 @@ type Import struct {
 	Provider string `json:"provider"`
 	// Volume says that a volume is imported, and not a filesystem.
 	Volume bool `json:"volume,omitempty"`
-	// Path is the absolute path of the file or directory.
-	Path string `json:"path"`
+	// Path is the absolute path of the file or directory. ID is the provider's ID of the object, if its
+	// storage is imported by ID.
+	Path string `json:"path,omitempty"`
+	ID   string `json:"id,omitempty"`
 	// Device is a block device that shows the file, and is detached first.
 	Device string `json:"device,omitempty"`
 	// Copy, of a volume, leaves the file where it is.
@@ -397,6 +400,12 @@ func (i *Import) validate() error {
 	case !i.Volume && (i.Device != "" || i.Copy || i.Reread):
 		return errors.New("a filesystem is imported from its directory, without a device or a copy")
 	}
+	if i.ID != "" {
+		if i.Path != "" || i.Device != "" || i.Reread {
+			return errors.New("both an ID and a path")
+		}
+		return CheckID(i.ID)
+	}
 	if err := CheckPath(i.Path); err != nil {
 		return err
 	}
@@ -442,6 +451,17 @@ func (o *Owned) validate() error {
 func CheckPath(p string) error {
 	if !path.IsAbs(p) || path.Clean(p) != p {
 		return errors.NewNotValid(nil, fmt.Sprintf("%q is not an absolute path in its shortest form", p))
+	}
+	return nil
+}
+
+// maxID limits the length of an ID, in bytes.
+const maxID = 1024
+
+// CheckID returns an error that satisfies errors.IsNotValid unless an ID can be that of what a provider has.
+func CheckID(id string) error {
+	if id == "" || len(id) > maxID || !utf8.ValidString(id) {
+		return errors.NewNotValid(nil, fmt.Sprintf("the ID has %d bytes: it is text of 1 to %d", len(id), maxID))
 	}
 	return nil
 }

@@ -98,14 +98,14 @@ func (i *importing) inspect(ctx context.Context) (*converge.Takeover, error) {
 	if i.args.Copy && !t.OnVolume {
 		return nil, errors.NewNotSupported(nil, fmt.Sprintf("provider %s cannot import a copy of a filesystem: leave out --copy", t.Pool.Provider()))
 	}
-	if err := i.findSource(t.OnVolume); err != nil {
+	if err := i.findSource(t); err != nil {
 		return nil, errors.Trace(err)
 	}
 	if i.at, err = i.placeOf(i.machine); err != nil {
 		return nil, errors.Trace(err)
 	}
 	request := task.Inspect{}
-	if t.OnVolume {
+	if t.OnVolume && !t.ByID {
 		request = task.Inspect{Path: i.path, Device: i.device}
 	}
 	result, err := i.do(ctx, i.at, task.Request{Inspect: &request})
@@ -113,7 +113,7 @@ func (i *importing) inspect(ctx context.Context) (*converge.Takeover, error) {
 		return nil, errors.Trace(err)
 	}
 	i.contents, i.reserved = result.Inspect.Contents, result.Inspect.Reserved
-	if t.OnVolume {
+	if t.OnVolume && !t.ByID {
 		i.path, i.file = result.Inspect.Path, result.Inspect.Path
 		if err := task.CheckPath(i.path); err != nil {
 			return nil, errors.Trace(err)
@@ -123,10 +123,18 @@ func (i *importing) inspect(ctx context.Context) (*converge.Takeover, error) {
 	return t, errors.Trace(err)
 }
 
-// findSource finds what the user has named: a path, or the UUID of the filesystem on a block device.
-func (i *importing) findSource(volume bool) error {
+// findSource finds what the user has named: an ID, a path, or the UUID of the filesystem on a block device.
+func (i *importing) findSource(t *converge.Takeover) error {
+	if t.ByID {
+		id, ok := strings.CutPrefix(i.args.Source, "ID=")
+		if !ok {
+			return errors.NewNotValid(nil, fmt.Sprintf("storage of provider %s is imported by its ID there: write ID=…", t.Pool.Provider()))
+		}
+		i.path = id
+		return task.CheckID(id)
+	}
 	id, ok := strings.CutPrefix(i.args.Source, "UUID=")
-	if !ok || !volume {
+	if !ok || !t.OnVolume {
 		i.path = i.args.Source
 		return task.CheckPath(i.path)
 	}
@@ -214,11 +222,16 @@ func (i *importing) takeOver(ctx context.Context, t *converge.Takeover) (*task.I
 		return nil, errors.Trace(err)
 	}
 	request := task.Import{
-		Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Path: i.path, Attributes: t.Pool.ForProvider().Attrs(), ResourceTags: tags,
+		Provider: string(t.Pool.Provider()), Volume: t.OnVolume, Attributes: t.Pool.ForProvider().Attrs(), ResourceTags: tags,
 	}
-	if t.OnVolume {
-		request.Device, request.Copy = i.device, i.args.Copy
-		request.Reread = i.contents == nil
+	if t.ByID {
+		request.ID = i.path
+	} else {
+		request.Path = i.path
+	}
+	request.Copy = i.args.Copy
+	if t.OnVolume && !t.ByID {
+		request.Device, request.Reread = i.device, i.contents == nil
 	}
 	result, err := i.do(ctx, i.at, task.Request{Import: &request})
 	if errors.Is(err, errors.NotValid) || errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotSupported) {
@@ -235,7 +248,12 @@ func (i *importing) takeOver(ctx context.Context, t *converge.Takeover) (*task.I
 		}
 		i.file = result.Import.ID
 	}
-	return result.Import, nil
+	if result.Import.Size == 0 {
+		if result.Import.Size, err = t.Pool.DefaultSize(); err == nil && result.Import.Size == 0 {
+			err = errors.NewNotValid(nil, fmt.Sprintf("nobody says how large it is: give pool %q the attribute %s, and import it again", t.Pool.Name(), storage.ConfigDefaultSize))
+		}
+	}
+	return result.Import, errors.Trace(err)
 }
 
 // record records what was taken over.

@@ -17,8 +17,8 @@ func (c *common) importCommand() *cobra.Command {
 		waiting waitFlags
 	)
 	cmd := &cobra.Command{
-		Use:   "import NAME PATH|UUID=... --pool POOL",
-		Short: "Take over an existing file or directory, with its data, as storage",
+		Use:   "import NAME PATH|UUID=...|ID=... --pool POOL",
+		Short: "Take over an existing file, directory or volume of a driver, with its data, as storage",
 		Long: `Takes over existing data as storage called NAME, and attaches it. Nothing is formatted.
 What can be imported depends on the provider of the pool:
 
@@ -27,6 +27,10 @@ What can be imported depends on the provider of the pool:
            filesystem in it is mounted; with --block, the storage is the block device
            and its contents do not matter.
   rootfs   A directory, by its path. It is moved into the data directory.
+  a CSI driver of a machine
+           What the driver has, by its volume_id there: ID=... With --block, it is a
+           block device, and otherwise a filesystem of the driver. The attributes of the
+           pool are its volume_context.
 
 With --copy, the file of a volume is copied and the original stays where it is. Use it
 if the file is not on the filesystem of the data directory, or on btrfs if the file was
@@ -50,7 +54,7 @@ that machine.`,
 				return errors.WithType(errors.New("the path is empty"), errUsage)
 			}
 			switch {
-			case strings.HasPrefix(args.Source, "UUID="):
+			case strings.HasPrefix(args.Source, "UUID="), strings.HasPrefix(args.Source, "ID="):
 			case args.Machine != "" && !filepath.IsAbs(args.Source):
 				return errors.WithType(errors.Errorf("%q is not absolute: name the path on machine %s", args.Source, args.Machine), errUsage)
 			default:

@@ -19,6 +19,8 @@ type Takeover struct {
 	// OnVolume is false for a filesystem of a provider that makes filesystems
 	// itself.
 	OnVolume bool
+	// ByID says that the source is an ID of the system that has the storage, and no path.
+	ByID bool
 
 	planner *planner
 }
@@ -50,9 +52,12 @@ func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 		},
 		Pool:     pool,
 		OnVolume: args.Block || !provider.Supports(storage.StorageKindFilesystem),
+		ByID:     storage.ImportsByID(provider),
 		planner:  p,
 	}
 	switch {
+	case t.ByID && t.OnVolume && !args.Block:
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider %s makes no filesystems: import a block device, with --block", pool.Provider()))
 	case t.OnVolume && !provider.Supports(storage.StorageKindBlock):
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider %s has no block devices: leave out --block, or choose another pool", pool.Provider()))
 	case args.Block && args.Mount != "":

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -65,7 +66,7 @@ func (x *Executor) takeOver(ctx context.Context, args task.Import) (*task.Import
 			return nil, cannotImport(args.Provider)
 		}
 		info, err := importFilesystem(callCtx, importer, storage.FilesystemImportParams{
-			FilesystemId: args.Path, ResourceTags: args.ResourceTags, Attributes: args.Attributes,
+			FilesystemId: cmp.Or(args.ID, args.Path), ResourceTags: args.ResourceTags, Attributes: args.Attributes,
 		})
 		return &task.Imported{ID: info.FilesystemId, Size: info.Size}, errors.Trace(err)
 	}
@@ -83,7 +84,7 @@ func (x *Executor) takeOver(ctx context.Context, args task.Import) (*task.Import
 		}
 	}
 	info, err := importVolume(callCtx, importer, storage.VolumeImportParams{
-		VolumeId: args.Path, ResourceTags: args.ResourceTags, Attributes: args.Attributes, Copy: args.Copy,
+		VolumeId: cmp.Or(args.ID, args.Path), ResourceTags: args.ResourceTags, Attributes: args.Attributes, Copy: args.Copy,
 	})
 	if err != nil {
 		return nil, errors.Trace(err)

@@ -137,6 +137,19 @@ type VolumeChecker interface {
 	CheckVolumes(ctx envcontext.ProviderCallContext, volumeIds []string) ([]error, error)
 }
 
+// MountOptionsSetter is an optional capability of a [FilesystemSource] that keeps the mount options with which a
+// filesystem was made.
+type MountOptionsSetter interface {
+	// SetMountOptions replaces the mount options of filesystems that are not attached, for their next
+	// attachment. The error satisfies errors.IsNotFound if there is no such filesystem, and
+	// errors.IsNotValid if the filesystem cannot have the options. It is idempotent.
+	SetMountOptions(ctx envcontext.ProviderCallContext, options []FilesystemMountOptions) ([]error, error)
+}
+
+// FilesystemMountOptions are the new mount options of a filesystem: the value of its attribute
+// [MountOptionsAttribute].
+type FilesystemMountOptions struct{ FilesystemId, Options string }
+
 // FilesystemRemarker is an optional capability of a [FilesystemSource] that has remarks on
 // filesystems which are attached well: for example, that a size is not enforced, or that the
 // contents of a filesystem in memory are lost.

@@ -132,6 +132,21 @@ func (s *filesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 	})
 }
 
+// SetMountOptions implements [storage.MountOptionsSetter].
+func (s *filesystemSource) SetMountOptions(ctx envcontext.ProviderCallContext, options []storage.FilesystemMountOptions) ([]error, error) {
+	setting := object.SettingMountOptions
+	setting.AtOnce = s.config.AtOnce
+	return object.DoEach(ctx, setting, s.begin, options, func(c *bulk, o storage.FilesystemMountOptions) error {
+		return c.withMade(o.FilesystemId, func(v *volume) error {
+			if v.rec.Staged {
+				return errAttached()
+			}
+			v.rec.Request.Flags = flagsOf(o.Options)
+			return errors.Trace(v.Save())
+		})
+	})
+}
+
 // ResizeFilesystems implements [storage.FilesystemResizer].
 func (s *filesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	resizing := object.ResizingFilesystems

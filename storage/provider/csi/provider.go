@@ -264,7 +264,7 @@ func (c Config) parse(attrs map[string]any) (attributes, error) {
 		case fsattr.Type:
 			parsed.filesystem = text
 		case fsattr.MountOptions:
-			parsed.flags = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+			parsed.flags = flagsOf(text)
 		case fsattr.MkfsOptions:
 			return attributes{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: the driver makes the filesystem: leave it out", name))
 		default:
@@ -272,6 +272,11 @@ func (c Config) parse(attrs map[string]any) (attributes, error) {
 		}
 	}
 	return parsed, nil
+}
+
+// flagsOf returns the flags in a value of the attribute "mount-options".
+func flagsOf(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
 // textOf returns the value of an attribute as text.

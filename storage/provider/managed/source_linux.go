@@ -235,6 +235,25 @@ func (s *source) DetachFilesystems(ctx envcontext.ProviderCallContext, params []
 	})
 }
 
+// SetMountOptions implements [storage.MountOptionsSetter].
+func (s *source) SetMountOptions(ctx envcontext.ProviderCallContext, options []storage.FilesystemMountOptions) ([]error, error) {
+	return object.DoEach(ctx, object.SettingMountOptions, s.begin, options, func(c *call, o storage.FilesystemMountOptions) error {
+		unlock, err := c.lock(o.FilesystemId)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		defer unlock()
+		f, err := c.load(o.FilesystemId)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if f.isMounted() {
+			return errors.NewNotSupported(nil, "its volume's provider mounts it")
+		}
+		return object.SetMountOptions(f, f.rec.Type, &f.rec.MountOptions, o.Options)
+	})
+}
+
 // DestroyFilesystems implements [storage.FilesystemSource]. It removes the filesystems'
 // records; the data stay on the volumes and are destroyed with them.
 func (s *source) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {

@@ -257,3 +257,30 @@ func checkDataSurvive(b *bench) {
 	b.create(e)
 	b.checkData(b.attach(e)...)
 }
+
+// checkMountOptions uses no options, which every filesystem can have.
+func checkMountOptions(b *bench) {
+	set := b.source.mountOptions()
+	if set == nil {
+		b.Skipf("the source keeps no mount options")
+	}
+	destroyed, e := b.destroyed(), b.written()
+	results, err := set(b.ctx, []storage.FilesystemMountOptions{{FilesystemId: destroyed.id}, {FilesystemId: e.id}})
+	errs := answers(b, "setting mount options", 2, results, err)
+	if !errors.Is(errs[0], errors.NotFound) || errs[1] != nil {
+		b.Errorf("setting the mount options of %s, which was destroyed, and of %s: got %v, want a \"not found\" error, and none", destroyed.tag, e.tag, errs)
+	}
+	attached := b.attach(e)
+	results, err = set(b.ctx, []storage.FilesystemMountOptions{{FilesystemId: e.id}})
+	if errs := answers(b, "setting mount options", 1, results, err); errs[0] == nil {
+		b.Errorf("setting the mount options of %s, which is attached, succeeded", e.tag)
+	}
+	b.checkKept(attached...)
+	b.detach(e)
+	b.restart()
+	for range 2 {
+		results, err = set(b.ctx, []storage.FilesystemMountOptions{{FilesystemId: e.id}})
+		b.successes("setting mount options", answers(b, "setting mount options", 1, results, err))
+	}
+	b.checkKept(b.attach(e)...)
+}

@@ -102,6 +102,9 @@ const (
 	tagsEverything         flaw = "tags everything"
 	saysThatItWasUnmounted flaw = "reports that attached storage was unmounted"
 	checksOnlyTheFirst     flaw = "checks only the first"
+	mountsWhatIsNotThere   flaw = "sets mount options of what is not there"
+	remountsWhatIsAttached flaw = "sets mount options of what is attached"
+	wipesWhatGetsOptions   flaw = "wipes what gets mount options"
 	detachesWhatItChecks   flaw = "detaches what it checks"
 
 	wipesWhatItTags    flaw = "wipes what it tags"
@@ -237,6 +240,9 @@ var breakages = []struct {
 
 	{saysThatItWasUnmounted, both("CheckAcceptsAttached"), nil},
 	{checksOnlyTheFirst, both("CheckAcceptsAttached"), nil},
+	{mountsWhatIsNotThere, []string{"Filesystems/MountOptionsAreForDetached"}, nil},
+	{remountsWhatIsAttached, []string{"Filesystems/MountOptionsAreForDetached"}, nil},
+	{wipesWhatGetsOptions, []string{"Filesystems/MountOptionsAreForDetached"}, nil},
 	{detachesWhatItChecks, both("CheckAcceptsAttached"), nil},
 
 	{snapshotsSeeLaterWrites, both("SnapshotsKeepContents", "SnapshotsAreIdempotent"), nil},

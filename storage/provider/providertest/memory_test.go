@@ -914,6 +914,22 @@ func (s *memoryFilesystems) CheckFilesystems(ctx envcontext.ProviderCallContext,
 	return s.checkAll(ctx, ids)
 }
 
+// SetMountOptions implements [storage.MountOptionsSetter].
+func (s *memoryFilesystems) SetMountOptions(ctx envcontext.ProviderCallContext, options []storage.FilesystemMountOptions) ([]error, error) {
+	return memoryEach(s.memorySource, ctx, options, func(o storage.FilesystemMountOptions) error {
+		found := s.existing(o.FilesystemId)
+		switch {
+		case found == nil && s.flaw != mountsWhatIsNotThere:
+			return errors.NotFoundf("%s", o.FilesystemId)
+		case found != nil && found.attached > 0 && s.flaw != remountsWhatIsAttached:
+			return errors.Errorf("%s is attached", o.FilesystemId)
+		case found != nil && s.flaw == wipesWhatGetsOptions:
+			found.data = nil
+		}
+		return nil
+	})
+}
+
 func (s *memorySource) checkAll(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	if s.flaw == checksOnlyTheFirst {
 		ids = ids[:1]

@@ -119,6 +119,11 @@ func sourceRules() []sourceRule {
 		contract: "Data that were written before detaching are still there after attaching again.",
 		check:    checkDataSurvive,
 	}, {
+		name:     "MountOptionsAreForDetached",
+		contract: "A MountOptionsSetter replaces the mount options of a filesystem that is not attached, and refuses others. It is idempotent, and keeps the data. The error for a filesystem that does not exist satisfies errors.IsNotFound.",
+		only:     storage.StorageKindFilesystem,
+		check:    checkMountOptions,
+	}, {
 		name:     "DestroyIsIdempotent",
 		contract: "Destroying a volume or filesystem that does not exist succeeds.",
 		check:    checkDestroyIsIdempotent,

@@ -57,6 +57,8 @@ type source interface {
 	tagger() tagger
 	// checker returns a function that checks attachments, nil if the source cannot.
 	checker() checker
+	// mountOptions returns a function that replaces mount options, nil if the source cannot.
+	mountOptions() mountOptionsSetter
 	// snapshotter returns the functions for snapshots, nil if the source has none.
 	snapshotter() *snapshotter
 	// cloner returns a function that makes what the entities' origins say, nil if the source
@@ -69,6 +71,9 @@ type source interface {
 	// argumentsChanged returns the names of the calls that have changed their arguments.
 	argumentsChanged() []string
 }
+
+// mountOptionsSetter replaces mount options.
+type mountOptionsSetter func(envcontext.ProviderCallContext, []storage.FilesystemMountOptions) ([]error, error)
 
 // checker checks attached volumes or filesystems by their IDs.
 type checker func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
@@ -450,6 +455,16 @@ func (s *filesystems) destroy(ctx envcontext.ProviderCallContext, ids []string) 
 
 func (s *filesystems) release(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return bulk(&s.caller, "ReleaseFilesystems", s.ReleaseFilesystems, ctx, ids, itself, itself)
+}
+
+func (s *volumes) mountOptions() mountOptionsSetter { return nil } // they are not mounted
+
+func (s *filesystems) mountOptions() mountOptionsSetter {
+	setter, ok := s.FilesystemSource.(storage.MountOptionsSetter)
+	if !ok {
+		return nil
+	}
+	return setter.SetMountOptions
 }
 
 func (s *filesystems) importer() importer {

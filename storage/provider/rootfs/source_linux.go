@@ -466,6 +466,9 @@ func (f *filesystem) Remark() string {
 	return "size is not enforced: " + f.unenforced
 }
 
+// MountOptions implements [object.Filesystem].
+func (f *filesystem) MountOptions() *string { return &f.rec.MountOptions }
+
 // Resize raises the limit. It records the new limit before it sets it. If it is interrupted,
 // the limit is set when the filesystem is attached next.
 func (f *filesystem) Resize(size uint64) (uint64, error) {

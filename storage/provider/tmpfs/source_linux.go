@@ -267,6 +267,9 @@ func (f *filesystem) Remark() string {
 	return f.lossReason
 }
 
+// MountOptions implements [object.Filesystem].
+func (f *filesystem) MountOptions() *string { return &f.rec.MountOptions }
+
 // Resize records the new size first, so that a later call grows a mount that is still smaller.
 func (f *filesystem) Resize(size uint64) (uint64, error) {
 	if size > f.rec.Size {

@@ -36,7 +36,7 @@ func TestCapabilitiesArePassedOn(t *testing.T) {
 		// Commands use these, on the source itself.
 		"VolumeImporter": true, "VolumeParamsImporter": true, "FilesystemImporter": true, "FilesystemParamsImporter": true, "VolumeTagger": true, "FilesystemTagger": true,
 		// A source of filesystems is not guarded.
-		"FilesystemResizer": true, "FilesystemChecker": true, "FilesystemRemarker": true, "FilesystemOwnerLister": true,
+		"FilesystemResizer": true, "FilesystemChecker": true, "FilesystemRemarker": true, "FilesystemOwnerLister": true, "MountOptionsSetter": true,
 		// These are about volumes on the machine.
 		"BackingDevices": true, "BackingFiles": true, "FileVolumes": true, "FormatConsents": true, "MountedVolumeResizer": true,
 	}

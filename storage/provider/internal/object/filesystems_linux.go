@@ -36,6 +36,8 @@ type Filesystem interface {
 	Unmounted(from string) error
 	// Remark returns a note to the user about the filesystem after it was attached or resized.
 	Remark() string
+	// MountOptions returns the mount options in its record, for reading and for changing.
+	MountOptions() *string
 	// Resize makes the filesystem size bytes large, unless it is larger, and returns its new
 	// size in bytes.
 	Resize(size uint64) (uint64, error)
@@ -213,6 +215,39 @@ func (s *FilesystemSource) resize(c *MountCall, p storage.FilesystemResizeParams
 	}
 	s.remarks.Set(p.FilesystemId, f.Remark())
 	return storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: size >> 20}, nil
+}
+
+// SetMountOptions implements [storage.MountOptionsSetter].
+func (s *FilesystemSource) SetMountOptions(ctx envcontext.ProviderCallContext, options []storage.FilesystemMountOptions) ([]error, error) {
+	return DoEach(ctx, SettingMountOptions, s.Begin, options, func(c *MountCall, o storage.FilesystemMountOptions) error {
+		f, err := s.mustLoad(c, o.FilesystemId)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return SetMountOptions(f, s.MountType, f.MountOptions(), o.Options)
+	})
+}
+
+// SettingMountOptions is the bulk call that replaces mount options.
+var SettingMountOptions = Bulk[storage.FilesystemMountOptions]{
+	Verb: "setting the mount options of", Objects: "filesystems",
+	Name: func(o storage.FilesystemMountOptions) string { return "filesystem " + o.FilesystemId },
+	Key:  func(o storage.FilesystemMountOptions) string { return o.FilesystemId },
+}
+
+// SetMountOptions replaces the mount options in the record of a filesystem of a type that [mount.Options] knows.
+func SetMountOptions(f Bindable, fsType string, recorded *string, options string) error {
+	if err := fsattr.CheckMount(fsType, options); err != nil {
+		return errors.Trace(err)
+	}
+	if place := f.Placement(); place.MountPoint != "" || place.InPlace {
+		return errors.New("it is attached: detach it first")
+	}
+	if *recorded == options {
+		return nil
+	}
+	*recorded = options
+	return errors.Trace(f.Save())
 }
 
 // ResizedFilesystem returns the result of resizing a filesystem.

@@ -53,5 +53,23 @@ func TestMountElsewhere(t *testing.T) {
 	m.start()
 	m.must("attach", "--wait", "data", "dir")
 	want("after a start", "last-")
+
+	if r := m.run("attach", "data", "--mount-options", "noatime"); r.Code != 1 || !strings.Contains(r.Stderr, "stowage detach --wait data") {
+		t.Errorf("other options while it is attached: %+v", r)
+	}
+	m.must("detach", "--wait", "data", "dir")
+	if r := m.run("attach", "data", "dir", "--mount-options", "subvol=/"); r.Code != 1 || !strings.Contains(r.Stderr, "allowed are") {
+		t.Errorf("options of another filesystem: %+v", r)
+	}
+	m.must("attach", "--wait", "data", "dir", "--mount-options", "noatime")
+	want("with other options", "last-")
+	m.stop()
+	m.start()
+	m.must("attach", "--wait", "data", "dir")
+	for _, mounted := range mountsBelow(m, m.mount("")) {
+		if !strings.Contains(mounted.Options, "noatime") {
+			t.Errorf("%s is mounted with %s", mounted.Mountpoint, mounted.Options)
+		}
+	}
 	m.must("remove", "--wait", "data", "dir")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
 )
 
 const (
@@ -83,6 +84,8 @@ const (
 	// EventMountWanted: the filesystem is to be mounted at the path in Text from now on. Like those of the
 	// first group, this is about what users want.
 	EventMountWanted EventType = "mount-wanted"
+	// EventMountOptionsWanted: the filesystem is to be mounted with the options in Text from now on.
+	EventMountOptionsWanted EventType = "mount-options-wanted"
 
 	// EventRenamed: the storage had the name in Text until now. EventRenamedTo: what had this name has that
 	// in Text now. Like those of the first group, these are about what users want.
@@ -112,6 +115,7 @@ var eventTypes = []EventType{
 	EventRetryWanted, EventFormatWanted,
 	EventMountWanted,
 	EventRenamed, EventRenamedTo,
+	EventMountOptionsWanted,
 }
 
 // Event is something that happened to storage.
@@ -206,10 +210,12 @@ type shape struct {
 	wanted  machineTag
 	moveTo  machineTag
 	labels  string
-	mount   string       // the mount point that is wanted
-	claim   string       // that has the instance, or had it
-	claimed bool         // by a claim that there is
-	parts   [2]partShape // the volume and the filesystem
+	mount   string // the mount point that is wanted
+	// mountOptions are those that are wanted.
+	mountOptions string
+	claim        string       // that has the instance, or had it
+	claimed      bool         // by a claim that there is
+	parts        [2]partShape // the volume and the filesystem
 }
 
 // partShape is a volume or filesystem in a shape.
@@ -233,6 +239,7 @@ func (i *instance) shape() (s shape) {
 	if s.exists {
 		s.life, s.release, s.size, s.wanted, s.moveTo = i.Life, i.Release, i.Size, i.wantedMachine(), i.MoveTo
 		s.mount = i.MountPoint
+		s.mountOptions, _ = i.Attributes[storage.MountOptionsAttribute].(string)
 		s.labels, s.claim, s.claimed = label.FormatSelector(i.Labels), i.Claim, i.Claim != "" && !i.Retained
 	}
 	return s
@@ -287,6 +294,9 @@ func (i *instance) eventsSince(before shape, by string) (events []eventRecord) {
 	}
 	if before.exists && now.exists && now.mount != before.mount && now.mount != "" {
 		wish(EventMountWanted, eventRecord{Text: now.mount})
+	}
+	if before.exists && now.exists && now.mountOptions != before.mountOptions {
+		wish(EventMountOptionsWanted, eventRecord{Text: now.mountOptions})
 	}
 	if now.exists {
 		switch {

@@ -250,9 +250,10 @@ type Attach struct {
 	Name    string
 	Machine names.MachineTag
 
-	// MountPoint, if it is not empty, is where a filesystem that is detached is mounted from now on. It is
-	// not for moves.
-	MountPoint string
+	// MountPoint, if it is not empty, is where a filesystem that is detached is mounted from now on, and
+	// MountOptions, if it is not nil, are the options. They are not for moves.
+	MountPoint   string
+	MountOptions *string
 }
 
 // Label is a request to replace the labels of an instance.
@@ -353,6 +354,9 @@ func (st *State) Apply(changes Changes) error {
 				}
 				i.MoveTo = ""
 				if err := i.setMountPoint(a.MountPoint); err != nil {
+					return err
+				}
+				if err := i.setMountOptions(a.MountOptions); err != nil {
 					return err
 				}
 				return i.attach(newMachineTag(a.Machine), tx.identity().Generation, tx.now)
@@ -855,6 +859,28 @@ func (i *instance) setMountPoint(mountPoint string) error {
 		return err
 	}
 	i.MountPoint = mountPoint
+	return nil
+}
+
+// setMountOptions changes the mount options of the filesystem of a detached instance, unless they are nil. The
+// provider of a filesystem that is made has them too. The error satisfies errors.IsNotValid.
+func (i *instance) setMountOptions(options *string) error {
+	if options == nil || i.Attributes[storage.MountOptionsAttribute] == *options {
+		return nil
+	}
+	if i.Kind != storage.StorageKindFilesystem.String() {
+		return errors.NewNotValid(nil, "a block device has no mount options")
+	}
+	for _, e := range i.entities() {
+		if e.Attachment != nil {
+			return errors.NewNotValid(nil, "its mount options can change only while it is detached")
+		}
+	}
+	i.Attributes = maps.Clone(i.Attributes)
+	if i.Attributes == nil {
+		i.Attributes = attributes{}
+	}
+	i.Attributes[storage.MountOptionsAttribute] = *options
 	return nil
 }
 

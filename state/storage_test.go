@@ -235,6 +235,22 @@ func TestAttachAtOtherMountPoint(t *testing.T) {
 	if got := w.one("it").MountPoint; got != "/srv/other" {
 		t.Errorf("the mount point is %q", got)
 	}
+	noatime := "noatime"
+	with := func(name string) error {
+		return w.Apply(state.Changes{By: "alice", Attach: []state.Attach{{Name: name, Machine: machine0, MountOptions: &noatime}}})
+	}
+	wantError(t, with("it"), errors.NotValid, "mount options can change only while it is detached")
+	wantError(t, with("raw"), errors.NotValid, "no mount options")
+	w.must(w.DetachStorage([]string{"it"}))
+	w.work()
+	if events, err = w.Events("it"); err != nil {
+		t.Fatal(err)
+	}
+	w.must(with("it"))
+	w.wantEvents("it", len(events), "attach-wanted machine-0 by alice", "mount-options-wanted noatime by alice")
+	if got := w.one("it").Attributes["mount-options"]; got != noatime {
+		t.Errorf("the mount options are %q", got)
+	}
 	taken, err := w.TakenMountPoints([]state.MountPoint{{Path: "/srv/it", Machine: machine0}, {Path: "/srv/other", Machine: machine0}})
 	w.must(err)
 	if taken[0] != nil || taken[1] == nil || taken[1].Name != "it" {

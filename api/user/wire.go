@@ -150,6 +150,9 @@ type AttachArgs struct {
 	// Mount is where the filesystem of a detached instance, which is the only one of that name, is mounted
 	// from now on. Empty: where it was.
 	Mount string `json:"mount,omitempty"`
+	// MountOptions are the options with which the filesystem of a detached instance is mounted from now on.
+	// Null: those that it has.
+	MountOptions *string `json:"mount-options,omitempty"`
 }
 
 // MachineStatus says whether a machine's agent is connected.
@@ -194,7 +197,7 @@ type StorageEvent struct {
 	// Type says what happened. Somebody asked for something: "added", "attach-wanted", "move-wanted",
 	// "detach-wanted", "resize-wanted", "remove-wanted", "release-wanted", "claimed", "unclaimed",
 	// "offered", "labelled", "from", "snapshot-wanted", "snapshot-delete-wanted", "retry-wanted", "format-wanted",
-	// "mount-wanted", "renamed", "renamed-to". It was done: "made",
+	// "mount-wanted", "mount-options-wanted", "renamed", "renamed-to". It was done: "made",
 	// "imported", "grown", "attached", "detached", "destroyed", "released", "removed", "snapshot-made",
 	// "snapshot-deleted". It failed, or has to wait: "error", "recovered", "status", "snapshot-error".
 	Type string `json:"type" yaml:"type"`

@@ -38,6 +38,8 @@ const (
 	KindScan Kind = "scan"
 	// KindTag replaces the resource tags of objects.
 	KindTag Kind = "tag"
+	// KindMountOptions replaces the mount options of a filesystem that is not attached.
+	KindMountOptions Kind = "mount-options"
 	// KindDelete destroys an object.
 	KindDelete Kind = "delete"
 	// KindSnapshot makes or deletes a snapshot.
@@ -67,6 +69,8 @@ type Request struct {
 	Tag     *Tag     `json:"tag,omitempty"`
 	Delete  *Delete  `json:"delete,omitempty"`
 
+	MountOptions *MountOptions `json:"mount-options,omitempty"`
+
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
 	Look     *Look     `json:"look,omitempty"`
 	Measure  *Measure  `json:"measure,omitempty"`
@@ -79,6 +83,8 @@ type Result struct {
 	Scan    *Scanned   `json:"scan,omitempty"`
 	Tag     *Tagged    `json:"tag,omitempty"`
 	Delete  *Deleted   `json:"delete,omitempty"`
+
+	MountOptions *MountOptionsSet `json:"mount-options,omitempty"`
 
 	Snapshot *Snapshotted `json:"snapshot,omitempty"`
 	Look     *Looked      `json:"look,omitempty"`
@@ -195,6 +201,15 @@ type Tags struct {
 
 // Tagged is the result of [KindTag].
 type Tagged struct{}
+
+// MountOptions are the new mount options of a filesystem.
+type MountOptions struct {
+	Filesystem Ref    `json:"filesystem"`
+	Options    string `json:"options"`
+}
+
+// MountOptionsSet is the result of [KindMountOptions].
+type MountOptionsSet struct{}
 
 // Delete names an object to destroy. One that is attached is left alone.
 type Delete struct {
@@ -327,12 +342,12 @@ type Measured struct {
 
 // Kind returns the kind of the request. It is empty unless exactly one field is set.
 func (r Request) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil)
 }
 
 // Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
 func (r Result) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil)
 }
 
 func kindOf(set ...bool) Kind {
@@ -340,7 +355,7 @@ func kindOf(set ...bool) Kind {
 	if n < 0 || slices.Contains(set[n+1:], true) {
 		return ""
 	}
-	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook, KindMeasure}[n]
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook, KindMeasure, KindMountOptions}[n]
 }
 
 // Changes reports whether tasks of the kind change something. An agent carries those out one after the
@@ -366,6 +381,10 @@ func (r Request) Validate() error {
 		}
 	case KindDelete:
 		err = r.Delete.validate()
+	case KindMountOptions:
+		if r.MountOptions.Filesystem.Provider == "" || r.MountOptions.Filesystem.ID == "" {
+			err = errors.New("no filesystem")
+		}
 	case KindSnapshot:
 		err = r.Snapshot.validate()
 	case KindLook:

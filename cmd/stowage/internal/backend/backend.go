@@ -333,6 +333,12 @@ func (b *Backend) selectStorage(names []string) ([]state.Storage, error) {
 
 // Attach implements userapi.Backend.
 func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) (result user.ChangesResult, err error) {
+	if args.MountOptions != nil {
+		// First where the filesystems are: their providers know which options they accept, and keep them.
+		if err := b.setMountOptions(ctx, args.Names, *args.MountOptions); err != nil {
+			return user.ChangesResult{}, errors.Trace(err)
+		}
+	}
 	err = b.change(ctx, "", func() (*state.Changes, error) {
 		found, err := b.named(args.Names)
 		if err != nil {
@@ -354,7 +360,7 @@ func (b *Backend) Attach(ctx context.Context, args user.AttachArgs) (result user
 			if to == (names.MachineTag{}) {
 				return nil, errors.NewNotValid(nil, fmt.Sprintf("storage %q can be attached to any machine: name one with --machine", s.Name))
 			}
-			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to, MountPoint: args.Mount})
+			changes.Attach = append(changes.Attach, state.Attach{Name: s.Name, Machine: to, MountPoint: args.Mount, MountOptions: args.MountOptions})
 			result.Changes = append(result.Changes, converge.Retries(&s)...)
 		}
 		if args.Mount != "" {

@@ -357,9 +357,14 @@ func (c *common) changeCommand(
 
 func (c *common) attachCommand() *cobra.Command {
 	var args user.AttachArgs
-	cmd := c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,
+	var options string
+	var cmd *cobra.Command
+	cmd = c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached,
 		func(client *user.Client, ctx context.Context, names []string) error {
 			args.Names = names
+			if cmd.Flags().Changed("mount-options") {
+				args.MountOptions = &options
+			}
 			result, err := client.Attach(ctx, args)
 			if err != nil || len(result.Changes) == 0 {
 				return err
@@ -371,12 +376,15 @@ func (c *common) attachCommand() *cobra.Command {
 Storage that has failed is tried again at once, also if it is attached or was given up: the
 command lists it with what had failed.
 
-With --mount, a filesystem that is detached is mounted elsewhere from now on, with its data.
-Write the mount point in the file that declares the storage, too: "stowage apply" refuses
-another one, and an agent that is started with such a file warns and goes on.`
+With --mount, a filesystem that is detached is mounted elsewhere from now on, with its data, and
+with --mount-options, it is mounted with other options. Write them in the file that declares the
+storage, too: "stowage apply" refuses others, and an agent that is started with such a file warns
+and goes on.`
 	cmd.Example = `  stowage attach data --wait
-  stowage detach data --wait && stowage attach data --mount /srv/other --wait`
+  stowage detach data --wait && stowage attach data --mount /srv/other --wait
+  stowage detach data --wait && stowage attach data --mount-options noatime --wait`
 	cmd.Flags().StringVar(&args.Mount, "mount", "", "directory to mount a detached filesystem on from now on (default: where it was)")
+	cmd.Flags().StringVar(&options, "mount-options", "", "options for mounting a detached filesystem from now on (default: those that it has)")
 	cmd.Flags().StringVar(&args.Machine, "machine", "", "machine to attach it to (default: the one that it is bound to, or the agent's)")
 	return cmd
 }

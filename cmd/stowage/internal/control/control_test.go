@@ -166,7 +166,7 @@ func TestClientCallsReachBackend(t *testing.T) {
 	}
 	want := []string{
 		`apply f "a\n\x00" true`, `storage ["data"]`, `detach ["a" "b/1"]`, `remove {Names:[a b/1] Way: Force:false}`,
-		`release {Names:[a b/1] Way: Force:false}`, "attach {Names:[a b/1] Machine:web Mount:}", "resize {Names:[a] SizeMiB:512 More:true}", "rename {Name:a To:b}", "import {Name:a Pool:loop Machine: Source:/f Mount:/m Block:true Copy:true}",
+		`release {Names:[a b/1] Way: Force:false}`, "attach {Names:[a b/1] Machine:web Mount: MountOptions:<nil>}", "resize {Names:[a] SizeMiB:512 More:true}", "rename {Name:a To:b}", "import {Name:a Pool:loop Machine: Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found Machine:}", `orphans "web&db"`, "delete-orphan {UUID:u Now:true Machine:}", "backup {Path:/b}",
 		"pools", "add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 		"machines", "move {Names:[a] Machine:1 MachineLabels:}", "drain-machine {Machine:web}", "undrain-machine {Machine:web}", "fence-machine {Machine:web Confirmed:true}", "remove-machine {Machine:web Lost:[a]}", "create-token {Role:machine Machine:web LifetimeSeconds:3600 Uses:2}", "tokens", `remove-tokens ["b"]`, "report",

@@ -64,6 +64,8 @@ func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Re
 		result.Scan, err = x.scan(ctx, *request.Scan)
 	case request.Tag != nil:
 		result.Tag, err = &task.Tagged{}, x.tag(ctx, *request.Tag)
+	case request.MountOptions != nil:
+		result.MountOptions, err = &task.MountOptionsSet{}, x.setMountOptions(ctx, *request.MountOptions)
 	case request.Delete != nil:
 		result.Delete, err = x.delete(ctx, *request.Delete)
 	case request.Snapshot != nil:

@@ -121,3 +121,12 @@ func (x *Executor) delete(ctx context.Context, args task.Delete) (*task.Deleted,
 	}
 	return &task.Deleted{}, errors.Trace(inv.Destroy(ctx, o))
 }
+
+// setMountOptions replaces the mount options of a filesystem.
+func (x *Executor) setMountOptions(ctx context.Context, args task.MountOptions) error {
+	inv, err := x.inventory()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(inv.SetMountOptions(ctx, storage.ProviderType(args.Filesystem.Provider), args.Filesystem.ID, args.Options))
+}

@@ -6,6 +6,7 @@ package inventory
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -71,6 +72,8 @@ type source struct {
 	list     func(envcontext.ProviderCallContext) ([]storage.OwnedObject, error)
 	tag      func(envcontext.ProviderCallContext, []storage.ObjectTags) ([]error, error)
 	destroy  func(envcontext.ProviderCallContext, []string) ([]error, error)
+
+	setMountOptions func(envcontext.ProviderCallContext, []storage.FilesystemMountOptions) ([]error, error)
 }
 
 // Open opens the sources of all providers. It omits sources that cannot list their objects.
@@ -157,6 +160,9 @@ func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage
 	if tagger, ok := filesystems.(storage.FilesystemTagger); ok {
 		s.tag = tagger.TagFilesystems
 	}
+	if setter, ok := filesystems.(storage.MountOptionsSetter); ok {
+		s.setMountOptions = setter.SetMountOptions
+	}
 	inv.sources = append(inv.sources, s)
 	if snapshotter, ok := filesystems.(storage.FilesystemSnapshotter); ok && snapshots {
 		inv.sources = append(inv.sources, source{
@@ -213,6 +219,22 @@ func (inv *Inventory) Tag(ctx context.Context, all []Tags) error {
 		}
 	}
 	return nil
+}
+
+// SetMountOptions replaces the mount options of a filesystem that is not attached. The error satisfies
+// errors.IsNotSupported if its provider has no such options.
+func (inv *Inventory) SetMountOptions(ctx context.Context, p storage.ProviderType, id, options string) error {
+	for _, s := range inv.sources {
+		if s.provider != p || s.setMountOptions == nil {
+			continue
+		}
+		errs, err := s.setMountOptions(envcontext.New(ctx), []storage.FilesystemMountOptions{{FilesystemId: id, Options: options}})
+		if err == nil {
+			err = errs[0]
+		}
+		return errors.Trace(err)
+	}
+	return errors.NewNotSupported(nil, fmt.Sprintf("provider %s keeps no mount options", p))
 }
 
 // Destroy destroys an object.

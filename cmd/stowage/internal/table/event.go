@@ -46,6 +46,8 @@ func Event(e user.StorageEvent) string {
 		return "labels " + cmp.Or(text, "removed")
 	case "mount-wanted":
 		return "to be mounted at " + text
+	case "mount-options-wanted":
+		return "to be mounted with " + cmp.Or(text, "no options")
 	case "renamed":
 		return "renamed from " + text
 	case "renamed-to":

@@ -447,7 +447,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"apply", "f.yaml"}, 2, "stowage: \"f.yaml\" is one argument too many for \"stowage apply\": name the file with -f\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for usage.\n"},
-		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, wide, name, json or yaml\n"},
+		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, wide, name, json, yaml or jsonpath=PATH\n"},
 		{nil, []string{"status", "-o", "yaml", "--watch"}, 2, "stowage: --watch needs -o table or -o json\n"},
 		{nil, []string{"status", "--sort", "age"}, 2, "stowage: --sort \"age\" is not known: write problems, name, size or since\n"},
 		{nil, []string{"retry"}, 2, "stowage: name the storage to retry, or use --all\n"},

@@ -243,7 +243,7 @@ func changedName(change user.Change) string {
 }
 
 func addOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "table", "output format: table, json or yaml")
+	cmd.Flags().StringVarP(output, "output", "o", "table", "output format: table, json, yaml or jsonpath=PATH, such as jsonpath='$[*].name'")
 }
 
 // listCommand completes a command that writes a list of the agent or server, in the format of -o.
@@ -275,7 +275,10 @@ func writerOf[T any](output string, table func(io.Writer, []T) error) (func(io.W
 	case "yaml":
 		return func(w io.Writer, rows []T) error { return writeYAML(w, orEmpty(rows)) }, nil
 	}
-	return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, json or yaml", output), errUsage)
+	if query, ok := strings.CutPrefix(output, jsonPathPrefix); ok {
+		return jsonPathWriter[T](query)
+	}
+	return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, json, yaml or jsonpath=PATH", output), errUsage)
 }
 
 // orEmpty returns an empty list for nil, so that it is encoded as [] and not as null.

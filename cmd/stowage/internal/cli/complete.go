@@ -92,7 +92,7 @@ func (c *common) addCompletions(cmd *cobra.Command) {
 		})
 	}
 	complete("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		formats := []string{"table", "json", "yaml"}
+		formats := []string{"table", "json", "yaml", jsonPathPrefix}
 		if cmd.Name() == "status" {
 			formats = append(formats, outputWide, outputName)
 		}

@@ -41,8 +41,8 @@ func TestCompletion(t *testing.T) {
 		{[]string{"create", "x", "--from", ""}, []string{"monday"}},
 		{[]string{"attach", "x", "--machine", "w"}, []string{"web"}},
 		{[]string{"move", "x", "--to", ""}, []string{"web", "db"}},
-		{[]string{"status", "-o", ""}, []string{"table", "json", "yaml", "wide", "name"}},
-		{[]string{"machines", "-o", ""}, []string{"table", "json", "yaml"}},
+		{[]string{"status", "-o", ""}, []string{"table", "json", "yaml", "jsonpath=", "wide", "name"}},
+		{[]string{"machines", "-o", ""}, []string{"table", "json", "yaml", "jsonpath="}},
 	} {
 		r := m.run(t.Context(), append([]string{"__complete"}, test.args...)...)
 		got := strings.Split(strings.TrimSpace(r.stdout), "\n")

@@ -101,7 +101,7 @@ func TestPoolsErrors(t *testing.T) {
 	}{
 		{"sing", 2, "unknown command \"sing\" for \"stowage pools\"\n" + usage},
 		{"list fast", 2, "\"fast\" is one argument too many for \"stowage pools list\": leave the argument out\n" + usage},
-		{"list -o xml", 2, "-o \"xml\" is not known: write table, json or yaml\n"},
+		{"list -o xml", 2, "-o \"xml\" is not known: write table, json, yaml or jsonpath=PATH\n"},
 		{"add fast", 2, "requires at least 2 arg(s), only received 1\n" + usage},
 		{"add fast loop fs", 2, "\"fs\" is not KEY=VALUE, such as fs=xfs\n"},
 		{"add fast loop =xfs", 2, "\"=xfs\" is not KEY=VALUE, such as fs=xfs\n"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -51,7 +52,8 @@ again.`,
 		Example: `  stowage status
   stowage status data --watch
   stowage status data --field location
-  stowage status --selector tier=fast -o json`,
+  stowage status --selector tier=fast -o json
+  stowage status -o jsonpath='$[?@.status=="error"].message'`,
 		RunE: c.withClient(func(ctx context.Context, client *user.Client, names []string) error {
 			layout := table.Layout{Wide: output == outputWide}
 			write, err := c.statusWriter(output, &layout)
@@ -93,7 +95,7 @@ again.`,
 			return write(c.Stdout, rows)
 		}),
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "output format: table, wide, name, json or yaml")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "output format: table, wide, name, json, yaml or jsonpath=PATH, such as jsonpath='$[*].name'")
 	addField(cmd, &field)
 	cmd.Flags().StringVar(&order, "sort", "", "order: problems, name, size (the largest first) or since (the latest first) (default problems for tables, otherwise name)")
 	cmd.Flags().BoolVar(&watch, "watch", false, "keep showing changes")
@@ -168,10 +170,10 @@ func (c *common) statusWriter(output string, layout *table.Layout) (func(io.Writ
 		output = "table"
 	}
 	write, err := writerOf(output, func(w io.Writer, rows []user.Storage) error { return table.Write(w, rows, time.Now(), *layout) })
-	if err != nil {
-		return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, wide, name, json or yaml", output), errUsage)
+	if err != nil && !strings.HasPrefix(output, jsonPathPrefix) {
+		err = errors.WithType(errors.Errorf("-o %q is not known: write table, wide, name, json, yaml or jsonpath=PATH", output), errUsage)
 	}
-	return write, nil
+	return write, err
 }
 
 // selecting returns the part of a source that is about storage with the labels. Storage that loses them is

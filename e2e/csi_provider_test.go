@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 )
 
@@ -518,7 +519,28 @@ storage:
 		t.Errorf("growing:\n%s", r.All())
 	}
 
-	s.must("remove", "data", "own", "disk")
+	// What the driver has already is imported, and released again.
+	conn := d.connectCSI("server")
+	theirs := repeat(t, csi.NewControllerClient(conn).CreateVolume, &csi.CreateVolumeRequest{
+		Name: "theirs", VolumeCapabilities: []*csi.VolumeCapability{capability("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: 16 << 20},
+	}).GetVolume().GetVolumeId()
+	if r := s.run("import", "theirs", "ID=none", "--pool", "raw", "--block", "--machine", "web"); r.Code == 0 || !strings.Contains(r.All(), `volume "none" does not exist`) {
+		t.Errorf("importing what does not exist:\n%s", r.All())
+	}
+	for _, machine := range []string{"web", "db"} {
+		s.must("import", "theirs", "ID="+theirs, "--pool", "raw", "--block", "--machine", machine, "--wait")
+		if at := s.status()["theirs"]; at.SizeMiB != 16 || len(at.Attachments) != 1 || at.Attachments[0].Machine != machine {
+			t.Errorf("imported: %+v", at)
+		}
+		crash()
+		s.must("release", "theirs", "--wait", "--timeout", "60s")
+		if n := len(d.status()); n != 4 {
+			t.Errorf("released, the driver has %d volumes, want 4", n)
+		}
+	}
+	s.must("import", "theirs", "ID="+theirs, "--pool", "raw", "--block", "--machine", "web", "--wait")
+
+	s.must("remove", "data", "own", "disk", "theirs")
 	crash()
 	d.crash()
 	s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })

@@ -21,21 +21,24 @@ func (a *Accessor) SetVolumeContexts(contexts []params.VolumeContext) ([]params.
 		if err != nil {
 			return err
 		}
-		size := 0
-		for key, value := range c.Context {
-			size += len(key) + len(value)
-		}
-		if size > maxContext {
-			return errors.NewNotValid(nil, fmt.Sprintf("the context of %s has %d bytes: it can have %d", tag, size, maxContext))
-		}
-		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
-			if len(c.Context) == 0 && e.Context == nil {
-				return nil
-			}
-			e.Context = c.Context
-			return errors.Trace(a.st.checkFeature(&tx.reader, contextsSchema, "storage of CSI drivers that any machine can have"))
-		})
+		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error { return a.st.setContext(tx, e, c.Context) })
 	})
+}
+
+// setContext records the context of a volume. The error satisfies errors.IsNotValid if it is too large.
+func (st *State) setContext(tx *txn, e *entity, context map[string]string) error {
+	size := 0
+	for key, value := range context {
+		size += len(key) + len(value)
+	}
+	switch {
+	case size > maxContext:
+		return errors.NewNotValid(nil, fmt.Sprintf("the context of %s has %d bytes: it can have %d", e.Tag, size, maxContext))
+	case size == 0 && e.Context == nil:
+		return nil
+	}
+	e.Context = context
+	return errors.Trace(st.checkFeature(&tx.reader, contextsSchema, "storage of CSI drivers that any machine can have"))
 }
 
 // VolumeContexts returns what was recorded by SetVolumeContexts.

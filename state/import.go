@@ -32,11 +32,14 @@ func (n *importNote) check() error {
 
 // imported describes the part of an instance that exists already.
 type imported struct {
+	st *State
 	// part returns the volume or filesystem that was imported, or nil if the instance has
 	// none.
 	part func(*instance) *entity
 	info entityInfo
-	note importNote
+	// context is that of a volume; see SetVolumeContexts.
+	context map[string]string
+	note    importNote
 }
 
 // apply marks the imported part of a new instance as provisioned.
@@ -47,6 +50,9 @@ func (im *imported) apply(tx *txn, i *instance) error {
 	}
 	if taken, ok := read[indexEntry](&tx.reader, importedKey(i.Provider, im.info.ID)); ok {
 		return errors.NewAlreadyExists(nil, "the source was already imported as storage "+strconv.Quote(taken.Storage))
+	}
+	if err := im.st.setContext(tx, e, im.context); err != nil {
+		return err
 	}
 	e.Imported = true
 	if im.note.UUID != "" {
@@ -144,7 +150,7 @@ func (st *State) importStorage(p StorageParams, part func(*instance) *entity, in
 	}
 	err = st.update(func(tx *txn) error {
 		tx.by = p.By
-		im := &imported{part: part, info: info}
+		im := &imported{st: st, part: part, info: info, context: p.VolumeContext}
 		if p.Source != "" {
 			pool, err := tx.pool(rules, p.Pool)
 			if err != nil {

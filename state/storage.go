@@ -66,6 +66,10 @@ type StorageParams struct {
 	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
 
+	// VolumeContext is what the provider needs to attach the imported volume; see SetVolumeContexts. It is for
+	// imports only.
+	VolumeContext map[string]string
+
 	// By says who asks for the import, for [Event.By]. It is for imports only.
 	By string
 }

@@ -144,6 +144,8 @@ type Imported struct {
 	HardwareID string `json:"hardware-id,omitempty"`
 	WWN        string `json:"wwn,omitempty"`
 	Persistent bool   `json:"persistent,omitempty"`
+	// Context is what the provider needs to attach the volume, if it does not keep that.
+	Context map[string]string `json:"context,omitempty"`
 	// Contents is set if they were asked for.
 	Contents *Contents `json:"contents,omitempty"`
 }

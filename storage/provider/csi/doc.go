@@ -42,9 +42,9 @@
 //
 // # Import and release
 //
-// The provider of one machine imports volumes by the driver's ID ([storage.IDImporter]), with the attributes of
-// their pool as their context. A volume that was released keeps its record, and is imported again by that ID, or
-// by the ID of its record.
+// Volumes are imported by the driver's ID ([storage.IDImporter]), with the attributes of their pool as their
+// context. A volume of one machine that was released keeps its record, and is imported again by that ID, or by the
+// ID of its record.
 //
 // # Snapshots
 //

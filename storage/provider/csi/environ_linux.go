@@ -20,6 +20,9 @@ import (
 var (
 	_ storage.ContextSource = (*environSource)(nil)
 	_ storage.VolumeResizer = (*environSource)(nil)
+
+	_ storage.VolumeImporter       = (*environSource)(nil)
+	_ storage.VolumeParamsImporter = (*environSource)(nil)
 )
 
 // environSource is the source of volumes that any machine can have, block devices or filesystems. It keeps no records: the ID of a volume
@@ -75,7 +78,7 @@ func (s *environSource) CreateVolumes(ctx envcontext.ProviderCallContext, params
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.contexts[v.GetVolumeId()] = s.config.contextOf(p, v)
+			s.contexts[v.GetVolumeId()] = s.config.contextOf(p.Attributes, v.GetVolumeContext())
 			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: storage.VolumeInfo{
 				VolumeId: v.GetVolumeId(), Size: uint64(v.GetCapacityBytes()) >> 20, Persistent: true,
 			}}}
@@ -146,15 +149,15 @@ type mountedAs struct {
 	Flags []string `json:"flags,omitempty"`
 }
 
-// contextOf returns the context of a volume that is to be recorded.
-func (c Config) contextOf(p storage.VolumeParams, v *csi.Volume) map[string]string {
-	parsed, err := c.parse(p.Attributes)
+// contextOf returns the context of a volume that is to be recorded, given that of the driver.
+func (c Config) contextOf(attrs map[string]any, ofDriver map[string]string) map[string]string {
+	parsed, err := c.parse(attrs)
 	if err != nil || parsed.block {
-		return v.GetVolumeContext()
+		return ofDriver
 	}
 	text, _ := json.Marshal(mountedAs{parsed.filesystem, parsed.flags}) // of strings
 	context := map[string]string{filesystemContext: string(text)}
-	maps.Copy(context, v.GetVolumeContext())
+	maps.Copy(context, ofDriver)
 	return context
 }
 
@@ -284,13 +287,54 @@ func (c *controllerCall) resize(p storage.VolumeResizeParams) (uint64, error) {
 	return got >> 20, mark(err)
 }
 
-// ReleaseVolumes implements [storage.VolumeSource]. It is not supported.
+// ReleaseVolumes implements [storage.VolumeSource]. The driver knows nothing of owners.
 func (s *environSource) ReleaseVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	errs := make([]error, len(ids))
-	for i, id := range ids {
-		errs[i] = errors.NewNotSupported(nil, "releasing "+id+": storage of provider "+string(s.config.Name)+" cannot be released: destroy it")
+	return make([]error, len(ids)), nil
+}
+
+// ImportVolume implements [storage.VolumeImporter].
+func (s *environSource) ImportVolume(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.VolumeInfo, error) {
+	return s.ImportVolumeWithParams(ctx, storage.VolumeImportParams{VolumeId: id, ResourceTags: resourceTags})
+}
+
+// ImportVolumeWithParams implements [storage.VolumeParamsImporter]. The context of the volume is what the pool
+// says.
+func (s *environSource) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
+	if p.Copy {
+		return storage.VolumeInfo{}, errCannotCopy()
 	}
-	return errs, nil
+	size, parameters, err := s.look(ctx, p)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Annotatef(err, "importing volume %q", p.VolumeId)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contexts[p.VolumeId] = s.config.contextOf(p.Attributes, parameters)
+	return storage.VolumeInfo{VolumeId: p.VolumeId, Size: size >> 20, Persistent: true}, nil
+}
+
+// look returns the size, in bytes, of a volume that is to be imported, and the context that it has.
+func (s *environSource) look(ctx context.Context, p storage.VolumeImportParams) (size uint64, parameters map[string]string, err error) {
+	if err := checkImportID(p.VolumeId); err != nil {
+		return 0, nil, errors.Trace(err)
+	}
+	parsed, err := s.config.parse(p.Attributes)
+	if err != nil {
+		return 0, nil, errors.Trace(err)
+	}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return 0, nil, errors.Trace(err)
+	}
+	defer c.End()
+	d, err := c.driver()
+	if err == nil {
+		err = d.validate(p.VolumeId, request{Block: parsed.block, Filesystem: parsed.filesystem, Flags: parsed.flags}, parsed.parameters)
+	}
+	if err == nil {
+		size, err = d.sizeOf(p.VolumeId)
+	}
+	return size, parsed.parameters, mark(err)
 }
 
 // VolumeContext implements [storage.ContextSource].

@@ -29,7 +29,7 @@ func (s *volumeSource) ImportVolume(ctx envcontext.ProviderCallContext, id strin
 // ImportVolumeWithParams implements [storage.VolumeParamsImporter].
 func (s *volumeSource) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
 	if p.Copy {
-		return storage.VolumeInfo{}, errors.NewNotSupported(nil, "a CSI driver's volume cannot be copied while it is imported: import it, and make a snapshot")
+		return storage.VolumeInfo{}, errCannotCopy()
 	}
 	v, err := s.importByID(ctx, p.VolumeId, p.ResourceTags, p.Attributes, true)
 	if err != nil {
@@ -54,8 +54,8 @@ func (s *filesystemSource) ImportFilesystemWithParams(ctx envcontext.ProviderCal
 
 // importByID takes over the volume with an ID: the driver's, or that of released storage here.
 func (s *source) importByID(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string, attrs map[string]any, block bool) (*volume, error) {
-	if len(id) > maxID || id == "" {
-		return nil, errors.NotValidf("ID of %d bytes", len(id))
+	if err := checkImportID(id); err != nil {
+		return nil, errors.Trace(err)
 	}
 	c, err := s.begin(ctx)
 	if err != nil {
@@ -87,6 +87,17 @@ func (s *source) importByID(ctx envcontext.ProviderCallContext, id string, resou
 		return nil, errors.Trace(err)
 	}
 	return v, v.takeBack(resourceTags)
+}
+
+func checkImportID(id string) error {
+	if len(id) > maxID || id == "" {
+		return errors.NotValidf("ID of %d bytes", len(id))
+	}
+	return nil
+}
+
+func errCannotCopy() error {
+	return errors.NewNotSupported(nil, "a CSI driver's volume cannot be copied while it is imported: import it, and make a snapshot")
 }
 
 // withVolume returns the ID of the record of a volume with an ID, or "".

@@ -188,8 +188,8 @@ func (p *provider) MountsVolumes(attributes map[string]any) bool {
 	return p.config.Environ && !p.config.BlockOnly && mode != modeBlock
 }
 
-// Releasable implements [storage.Provider]. In the environment, the driver's ID of a volume would be lost.
-func (p *provider) Releasable() bool { return !p.config.Environ }
+// Releasable implements [storage.Provider].
+func (p *provider) Releasable() bool { return true }
 
 // ImportsByID implements [storage.IDImporter].
 func (p *provider) ImportsByID() bool { return true }

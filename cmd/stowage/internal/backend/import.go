@@ -101,6 +101,10 @@ func (i *importing) inspect(ctx context.Context) (*converge.Takeover, error) {
 	if err := i.findSource(t); err != nil {
 		return nil, errors.Trace(err)
 	}
+	if t.Environ && !i.isLocal() {
+		t, err = i.plan() // what the machine reserves is known to its agent alone, as for files
+		return t, errors.Trace(err)
+	}
 	if i.at, err = i.placeOf(i.machine); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -174,18 +178,14 @@ func (i *importing) plan() (*converge.Takeover, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	provider, err := i.config.Registry.StorageProvider(t.Pool.Provider())
-	switch {
-	case err != nil:
-		return nil, errors.Trace(err)
-	case !i.isLocal() && provider.Scope() != storage.ScopeMachine:
+	if !i.isLocal() && t.Environ && !t.ByID {
 		return nil, errors.NewNotSupported(nil, fmt.Sprintf("provider %s has its storage on no machine: choose another pool", t.Pool.Provider()))
 	}
 	if i.contents != nil {
 		err = i.recognise(t)
 	}
 	t.State.Source = i.path
-	if !i.isLocal() {
+	if !i.isLocal() && !t.Environ {
 		// Each machine may have an object at this path.
 		t.State.Source = i.machine.String() + ":" + i.path
 	}
@@ -261,6 +261,7 @@ func (i *importing) record(t *converge.Takeover, imported *task.Imported) error 
 	if !t.OnVolume {
 		return errors.Trace(i.state.ImportFilesystem(t.State, storage.FilesystemInfo{FilesystemId: imported.ID, Size: imported.Size}))
 	}
+	t.State.VolumeContext = imported.Context
 	return errors.Trace(i.state.ImportVolume(t.State, storage.VolumeInfo{
 		VolumeId: imported.ID, HardwareId: imported.HardwareID, WWN: imported.WWN, Size: imported.Size, Persistent: imported.Persistent,
 	}))

@@ -27,7 +27,7 @@ What can be imported depends on the provider of the pool:
            filesystem in it is mounted; with --block, the storage is the block device
            and its contents do not matter.
   rootfs   A directory, by its path. It is moved into the data directory.
-  a CSI driver of a machine
+  a CSI driver
            What the driver has, by its volume_id there: ID=... With --block, it is a
            block device, and otherwise a filesystem of the driver. The attributes of the
            pool are its volume_context.

@@ -19,8 +19,9 @@ type Takeover struct {
 	// OnVolume is false for a filesystem of a provider that makes filesystems
 	// itself.
 	OnVolume bool
-	// ByID says that the source is an ID of the system that has the storage, and no path.
-	ByID bool
+	// ByID says that the source is an ID of the system that has the storage, and no path. Environ says that
+	// no machine in particular has it.
+	ByID, Environ bool
 
 	planner *planner
 }
@@ -53,10 +54,11 @@ func Import(situation Situation, args user.ImportArgs) (*Takeover, error) {
 		Pool:     pool,
 		OnVolume: args.Block || !provider.Supports(storage.StorageKindFilesystem),
 		ByID:     storage.ImportsByID(provider),
+		Environ:  provider.Scope() == storage.ScopeEnviron,
 		planner:  p,
 	}
 	switch {
-	case t.ByID && t.OnVolume && !args.Block:
+	case t.ByID && t.OnVolume && !args.Block && !storage.MountsVolumes(provider, pool.ForProvider().Attrs()):
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider %s makes no filesystems: import a block device, with --block", pool.Provider()))
 	case t.OnVolume && !provider.Supports(storage.StorageKindBlock):
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider %s has no block devices: leave out --block, or choose another pool", pool.Provider()))

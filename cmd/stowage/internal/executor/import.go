@@ -90,6 +90,9 @@ func (x *Executor) takeOver(ctx context.Context, args task.Import) (*task.Import
 		return nil, errors.Trace(err)
 	}
 	imported := &task.Imported{ID: info.VolumeId, Size: info.Size, HardwareID: info.HardwareId, WWN: info.WWN, Persistent: info.Persistent}
+	if contexts, ok := source.(storage.ContextSource); ok {
+		imported.Context = contexts.VolumeContext(info.VolumeId)
+	}
 	if args.Reread {
 		path := provider.LoopVolumePath(config.Attrs()[storage.ConfigStorageDir].(string), info.VolumeId)
 		if imported.Contents, err = readContents(path); err != nil {

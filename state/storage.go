@@ -851,18 +851,26 @@ func (i *instance) setMountPoint(mountPoint string) error {
 	if mountPoint == "" || mountPoint == i.MountPoint {
 		return nil
 	}
-	if i.Kind != storage.StorageKindFilesystem.String() {
-		return errors.NewNotValid(nil, "a block device has no mount point")
-	}
-	for _, e := range i.entities() {
-		if e.Attachment != nil {
-			return errors.NewNotValid(nil, "its mount point can change only while it is detached")
-		}
+	if err := i.checkRemount("mount point"); err != nil {
+		return err
 	}
 	if err := checkMountPoint(mountPoint); err != nil {
 		return err
 	}
 	i.MountPoint = mountPoint
+	return nil
+}
+
+// checkRemount returns an error unless how an instance is mounted, in one respect, can change now.
+func (i *instance) checkRemount(respect string) error {
+	if i.Kind != storage.StorageKindFilesystem.String() {
+		return errors.NewNotValid(nil, "a block device has no "+respect)
+	}
+	for _, e := range i.entities() {
+		if e.Attachment != nil {
+			return errors.NewNotValid(nil, "its "+respect+" can change only while it is detached")
+		}
+	}
 	return nil
 }
 
@@ -872,13 +880,8 @@ func (i *instance) setMountOptions(options *string) error {
 	if options == nil || i.Attributes[storage.MountOptionsAttribute] == *options {
 		return nil
 	}
-	if i.Kind != storage.StorageKindFilesystem.String() {
-		return errors.NewNotValid(nil, "a block device has no mount options")
-	}
-	for _, e := range i.entities() {
-		if e.Attachment != nil {
-			return errors.NewNotValid(nil, "its mount options can change only while it is detached")
-		}
+	if err := i.checkRemount("mount options"); err != nil {
+		return err
 	}
 	i.Attributes = maps.Clone(i.Attributes)
 	if i.Attributes == nil {

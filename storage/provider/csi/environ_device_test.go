@@ -91,6 +91,19 @@ func (e *environ) attachIn(v *storage.Volume, context map[string]string) (*stora
 	return results[0].VolumeAttachment.PlanInfo, nil
 }
 
+// detachFrom undoes the plan of a volume on a machine, and detaches the volume, each twice.
+func (e *environ) detachFrom(on string, v *storage.Volume, info *storage.VolumeAttachmentPlanInfo) {
+	e.Helper()
+	for range 2 {
+		if err := e.plan(on).DetachVolume(e.Context(), info.DeviceAttributes); err != nil {
+			e.Fatal(err)
+		}
+		if err := e.detach(v); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
 // A volume moves between two machines with its data. Each call is that of a new process. Nothing waits for
 // a machine longer than until its driver has said how it calls the machine.
 func TestVolumesOfTheEnvironment(t *testing.T) {
@@ -144,17 +157,7 @@ func TestVolumesOfTheEnvironment(t *testing.T) {
 	if err := os.WriteFile("/dev/"+device, []byte("precious"), 0); err != nil {
 		t.Fatal(err)
 	}
-	detach := func(on string) {
-		t.Helper()
-		for range 2 {
-			if err := e.plan(on).DetachVolume(t.Context(), info.DeviceAttributes); err != nil {
-				t.Fatal(err)
-			}
-			if err := e.detach(v); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	detach := func(on string) { e.detachFrom(on, v, info) }
 	detach("a")
 	if info, err = e.attachIn(v, volumeContext); err != nil {
 		t.Fatal(err)
@@ -316,17 +319,7 @@ func TestFilesystemsOfTheEnvironment(t *testing.T) {
 		t.Errorf("the node expanded it %d times", n-expanded)
 	}
 	e.driver.set(func() { e.driver.wrap = nil })
-	detach := func(on string) {
-		t.Helper()
-		for range 2 {
-			if err := e.plan(on).DetachVolume(t.Context(), info.DeviceAttributes); err != nil {
-				t.Fatal(err)
-			}
-			if err := e.detach(v); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	detach := func(on string) { e.detachFrom(on, v, info) }
 	detach("a")
 	if err := resizer.ResizeVolume(t.Context(), info.DeviceAttributes, 32); err == nil || !strings.Contains(err.Error(), "not attached to this machine") {
 		t.Errorf("expanded after it was detached: %v", err)

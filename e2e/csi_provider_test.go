@@ -473,8 +473,9 @@ func TestCSIProviderOfEnvironment(t *testing.T) {
 	s.writeSpec(`
 pools:
 - {name: raw, provider: disks, attributes: {volume-mode: block}}
+- {name: trees, provider: disks, attributes: {fs: ext4, mount-options: noatime}}
 storage:
-- {name: data, directive: "disks,16M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: data, directive: "trees,16M", kind: filesystem, mount: MNT/data, machine: web}
 - {name: own, directive: "raw,16M", kind: filesystem, mount: MNT/own, machine: web}
 - {name: disk, directive: "raw,16M", kind: block, machine: db}
 `)
@@ -483,7 +484,7 @@ storage:
 	s.write("own", "precious")
 	wantAll("made")
 	if r := s.run("create", "block", "--pool", "disks", "--size", "16M", "--machine", "db"); r.Code == 0 ||
-		!strings.Contains(r.All(), `the volumes of pool "disks" are filesystems: choose the kind filesystem, or a pool of block devices`) {
+		!strings.Contains(r.All(), `the volumes of pool disks are filesystems: write filesystem, or choose a pool of block devices`) {
 		t.Errorf("block storage of a pool of filesystems:\n%s", r.All())
 	}
 	// The machine without the driver has the least storage, and is not chosen.

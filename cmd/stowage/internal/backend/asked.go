@@ -244,7 +244,7 @@ func (a *Asked) leastSize(request asked.Request) (uint64, error) {
 	if err != nil {
 		return 0, errors.Trace(err)
 	}
-	if request.Kind != storage.StorageKindFilesystem || p.Supports(storage.StorageKindFilesystem) {
+	if request.Kind != storage.StorageKindFilesystem || p.Supports(storage.StorageKindFilesystem) || storage.MountsVolumes(p, config.Attrs()) {
 		return 1, nil
 	}
 	attributes := map[string]any{}

@@ -167,7 +167,7 @@ func TestClaimRefusals(t *testing.T) {
 		{"no such labels", up(), "", fast, nil, errors.NotFound, "claim db: no storage with the labels tier=fast fits (nothing has them): add some, or name a pool to make it in"},
 		{"several reasons", up(disk("a", 1, web1, nil), disk("b", 2, web1, nil), disk("c", 100, web1, dying)), "", fast, nil, errors.NotFound,
 			"claim db: no storage with the labels tier=fast fits (1 being removed, 2 too small): add some, or name a pool to make it in"},
-		{"unknown pool", up(), "none", nil, nil, errors.NotValid, `claim db: pool "none" is not known: the pools are disks, loop, nothing, old, thin, tmpfs, xfs`},
+		{"unknown pool", up(), "none", nil, nil, errors.NotValid, `claim db: pool "none" is not known: the pools are disks, loop, nothing, old, shares, thin, tmpfs, xfs`},
 		{"unknown machine", up(disk("a", 100, web1, nil)), "", fast, map[string]string{"machine": "web-3"}, errors.NotValid,
 			`claim db: machine: "web-3" is not known: the machines are 0, web-1, web-2`},
 		{"labels that no machine has", up(), "loop", nil, map[string]string{"machine-labels": "zone=c"}, errors.NotValid,

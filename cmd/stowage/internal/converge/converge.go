@@ -243,7 +243,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	if err != nil {
 		return declared.Errorf("directive", "pool %s: %s", pool.Name(), err)
 	}
-	onVolume, err := checkKind(declared, pool.Provider(), provider)
+	onVolume, err := checkKind(declared, pool, provider)
 	if err != nil {
 		return err
 	}
@@ -469,12 +469,16 @@ func (p *planner) poolNames() string {
 	return strings.Join(list, ", ")
 }
 
-// checkKind returns an error if the provider cannot make the kind. It reports whether the
+// checkKind returns an error if the pool cannot have the kind. It reports whether the
 // provider makes a volume, on which a filesystem is made if the kind is filesystem.
-func checkKind(declared spec.Storage, name storage.ProviderType, provider storage.Provider) (onVolume bool, err error) {
+func checkKind(declared spec.Storage, pool *storage.Config, provider storage.Provider) (onVolume bool, err error) {
+	name := pool.Provider()
+	mounted := storage.MountsVolumes(provider, pool.Attrs())
 	blocks := provider.Supports(storage.StorageKindBlock)
-	filesystems := provider.Supports(storage.StorageKindFilesystem)
+	filesystems := provider.Supports(storage.StorageKindFilesystem) || mounted
 	switch {
+	case declared.Kind == storage.StorageKindBlock && mounted:
+		return false, declared.Errorf("kind", "the volumes of pool %s are filesystems: write filesystem, or choose a pool of block devices", pool.Name())
 	case declared.Kind == storage.StorageKindBlock && !blocks:
 		return false, declared.Errorf("kind", "provider %s makes no block devices: write filesystem, or choose another pool", name)
 	case declared.Kind == storage.StorageKindFilesystem && !blocks && !filesystems:

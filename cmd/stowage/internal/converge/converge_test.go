@@ -52,6 +52,11 @@ func (p fakeProvider) ValidateConfig(config *storage.Config) error {
 	return nil
 }
 
+// mounter is a provider of volumes that are filesystems.
+type mounter struct{ fakeProvider }
+
+func (mounter) MountsVolumes(map[string]any) bool { return true }
+
 // taken returns for each mount point that of existing storage with which it conflicts.
 func taken(existing []state.Storage, wanted []state.MountPoint) []*state.MountPoint {
 	result := make([]*state.MountPoint, len(wanted))
@@ -85,9 +90,11 @@ func situation(existing ...state.Storage) converge.Situation {
 			"tmpfs":   provider.NewTmpfsProvider(provider.TmpfsOptions{}),
 			"nothing": fakeProvider{},
 			"disks":   fakeProvider{kinds: []storage.StorageKind{storage.StorageKindBlock}, environ: true},
+			"shares":  mounter{fakeProvider{kinds: []storage.StorageKind{storage.StorageKindBlock}, environ: true}},
 		}},
 		Pools: []*storage.Config{
 			pool("loop", "loop", nil), pool("tmpfs", "tmpfs", nil), pool("nothing", "nothing", nil), pool("disks", "disks", nil),
+			pool("shares", "shares", storage.Attrs{"fs": "nfs4", "mkfs-options": "whatever"}),
 			pool("old", "loop", storage.Attrs{"depth": float64(3)}), pool("xfs", "loop", storage.Attrs{"fs": "xfs"}),
 			pool("thin", "loop", storage.Attrs{"allocation": "thin"}),
 		},
@@ -289,6 +296,26 @@ func TestMakeNeedsManagerForEnvironmentStorage(t *testing.T) {
 	// Existing storage stays as it is, even without a manager.
 	if plan, err := converge.Make(file(t, onDisk), situation(of(nil))); err != nil || len(plan.Changes) != 0 {
 		t.Errorf("got %+v, %v", plan.Changes, err)
+	}
+}
+
+// The filesystem on a volume that is one is its provider's: no rule of the machine's filesystems applies to it,
+// and an entry of a file chooses nothing but its mount options.
+func TestMakeAddsFilesystemOfVolumesProvider(t *testing.T) {
+	entry := strings.ReplaceAll("storage:"+dataEntry, "loop", "shares")
+	with := situation()
+	with.Manager = true
+	plan, err := converge.Make(file(t, entry+"    mount-options: hard\n"), with)
+	if err != nil || len(plan.State.Add) != 1 || plan.State.Add[0].Attributes["mount-options"] != "hard" {
+		t.Errorf("got %+v, %v", plan.State.Add, err)
+	}
+	for want, text := range map[string]string{
+		"f.yaml:6: storage data: filesystem: provider shares makes filesystems of its own: leave it out":                                entry + "    filesystem: ext4\n",
+		"f.yaml:4: storage data: kind: the volumes of pool shares are filesystems: write filesystem, or choose a pool of block devices": strings.ReplaceAll(strings.ReplaceAll(entry, "filesystem", "block"), "    mount: /srv/data\n", ""),
+	} {
+		if _, err := converge.Make(file(t, text), with); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
@@ -523,7 +550,7 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 		want  string
 	}{
 		{"unknown pool", changed("directive", "slow,1G"), nil,
-			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are disks, loop, nothing, old, thin, tmpfs, xfs`},
+			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are disks, loop, nothing, old, shares, thin, tmpfs, xfs`},
 		{"block of tmpfs", "storage:\n  - {name: data, directive: 'tmpfs,1G', kind: block}", nil,
 			"f.yaml:2: storage data: kind: provider tmpfs makes no block devices: write filesystem, or choose another pool"},
 		{"filesystem of nothing", changed("directive", "nothing,1G"), nil,
@@ -595,7 +622,7 @@ func TestMakeRefusesInvalidChanges(t *testing.T) {
 			"f.yaml:2: storage data: name: data is still being detached: wait for it with `stowage detach --wait data`, then apply again"},
 
 		{"unknown provider", pool("{name: fast, provider: disk}"), nil,
-			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are disks, loop, nothing, tmpfs`},
+			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are disks, loop, nothing, shares, tmpfs`},
 		{"attributes that the provider refuses", pool("{name: fast, provider: loop, attributes: {bad: x}}"), nil,
 			"f.yaml:2: pool fast: attributes: attribute bad not valid"},
 		{"attribute that the agent sets", pool("{name: fast, provider: loop, attributes: {storage-dir: /etc}}"), nil,

@@ -30,6 +30,8 @@ func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // backend is an agent that only answers from its fields, and records the calls.
 type backend struct {
+	onRemove func() error // what Remove returns
+	missing  string       // Storage of this name alone is not found
 	happened []user.StorageEvent
 	storage  []user.Storage
 	looks    []user.StorageLook
@@ -76,6 +78,9 @@ func (b *backend) Apply(_ context.Context, args user.ApplyArgs) (user.ApplyResul
 
 func (b *backend) Storage(_ context.Context, names []string) ([]user.Storage, error) {
 	b.record("storage %q", names)
+	if b.missing != "" && slices.Equal(names, []string{b.missing}) {
+		return nil, errors.NotFoundf("storage %q", b.missing)
+	}
 	return b.storage, b.err
 }
 
@@ -226,6 +231,9 @@ func (b *backend) Detach(_ context.Context, names []string) error {
 
 func (b *backend) Remove(_ context.Context, args user.RemoveArgs) error {
 	b.recordNames("remove", args)
+	if b.onRemove != nil {
+		return b.onRemove()
+	}
 	return b.err
 }
 

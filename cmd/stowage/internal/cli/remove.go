@@ -73,11 +73,22 @@ func (c *common) remove(ctx context.Context, client *user.Client, names []string
 		return err
 	}
 	defer cancel()
-	if r.ignoreMissing {
-		if names, err = existing(client, ctx, names); err != nil || len(names) == 0 {
+	for {
+		wanted := names
+		if r.ignoreMissing {
+			if wanted, err = existing(client, ctx, names); err != nil || len(wanted) == 0 {
+				return err
+			}
+		}
+		err = c.removeNamed(ctx, client, wanted, r)
+		if !r.ignoreMissing || !errors.Is(err, errors.NotFound) {
 			return err
 		}
+		// Some of it was removed since the names were looked up.
 	}
+}
+
+func (c *common) removeNamed(ctx context.Context, client *user.Client, names []string, r *removal) error {
 	asks := !r.keepData && !r.yes && c.canAsk()
 	rows, err := client.Storage(ctx, names)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/api/user"
@@ -158,5 +159,30 @@ func TestRemoveDoesNotAskScripts(t *testing.T) {
 	}
 	if got := b.recordedCalls(); !slices.Contains(got, `remove ["data"]`) {
 		t.Errorf("the agent was asked %q", got)
+	}
+}
+
+// What is removed while the command looks for it is missing, too.
+func TestRemoveIgnoresWhatIsGoneInBetween(t *testing.T) {
+	first, second := row("a", status.Attached, "", "/srv/a"), row("b", status.Attached, "", "/srv/b")
+	b := &backend{storage: []user.Storage{first, second}}
+	b.onRemove = func() error {
+		if b.missing != "" {
+			return nil
+		}
+		b.missing = "b"
+		return errors.NotFoundf("storage \"b\"")
+	}
+	m := newMachine(t, b)
+	if r := m.run(t.Context(), "remove", "a", "b", "--ignore-missing"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	calls := b.recordedCalls()
+	if last := calls[len(calls)-1]; last != `remove ["a"]` {
+		t.Errorf("calls %q", calls)
+	}
+	b.missing = ""
+	if r := m.run(t.Context(), "remove", "a", "b"); r.code != 1 || !strings.Contains(r.stderr, `storage "b" not found`) {
+		t.Errorf("without the flag: %+v", r)
 	}
 }

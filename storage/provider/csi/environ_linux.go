@@ -25,9 +25,9 @@ var (
 	_ storage.VolumeParamsImporter = (*environSource)(nil)
 )
 
-// environSource is the source of volumes that any machine can have, block devices or filesystems. It keeps no records: the ID of a volume
-// is the driver's, and the caller records its context. The caller notes that a volume is made before it calls,
-// and repeats the call with the same parameters.
+// environSource is the source of volumes that any machine can have, block devices or filesystems. It keeps no
+// records: the ID of a volume is the driver's, and the caller records its context. The caller notes that a volume
+// is made before it calls, and repeats the call with the same parameters.
 type environSource struct {
 	config Config
 

@@ -138,7 +138,7 @@ type Inventory struct {
 	machines, blockDevices, changed          feed.Notify
 }
 
-// New returns an inventory. The error satisfies errors.IsNotValid.
+// New returns an inventory. The error satisfies errors.IsNotValid, or is that of Save.
 func New(config Config) (*Inventory, error) {
 	if config.Environ == nil || config.InstanceId == nil {
 		return nil, errors.NotValidf("inventory.Config without Environ or InstanceId")
@@ -151,6 +151,12 @@ func New(config Config) (*Inventory, error) {
 		i.items[tag] = item.clone()
 		if item.Volume != "" {
 			i.on[item.Volume] = tag
+		}
+	}
+	// The former program may have ended between a change and what follows from it.
+	for tag, item := range config.Items {
+		if err := i.put(tag, item.clone()); err != nil {
+			return nil, errors.Trace(err)
 		}
 	}
 	return i, nil
@@ -219,9 +225,12 @@ func (i *Inventory) destroy(tag string) error {
 }
 
 // Attach adds an attachment, which is wanted, to a machine. The error satisfies errors.IsAlreadyExists if there
-// is one, maybe one that is being detached.
+// is one, maybe one that is being detached, and errors.IsNotValid if the item is no longer wanted.
 func (i *Inventory) Attach(tag names.Tag, machine names.MachineTag, a Attachment) error {
 	return i.change(tag.String(), func(item *Item) error {
+		if item.Life != life.Alive {
+			return errors.NewNotValid(nil, "it is being removed")
+		}
 		if _, ok := item.Attachments[machine.String()]; ok {
 			return errors.AlreadyExistsf("attachment to %s", names.ReadableString(machine))
 		}

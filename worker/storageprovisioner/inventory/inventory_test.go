@@ -196,6 +196,22 @@ func TestInterruptedCreation(t *testing.T) {
 	}
 }
 
+// The program ended after the filesystem was removed, and before its volume was noted as dead.
+func TestInterruptedRemoval(t *testing.T) {
+	k := newKept(t)
+	k.must(k.Add(volume, inventory.Item{Provider: "fake", Size: 1}))
+	k.must(k.Add(filesystem, inventory.Item{Provider: "fake", Size: 1, Volume: volume.String()}))
+	k.must(k.Destroy(volume))
+	if got := k.Items()[volume.String()].Life; got != life.Dying {
+		t.Fatalf("with a filesystem, the volume is %s", got)
+	}
+	delete(k.items, filesystem.String())
+	k.restart()
+	if got := k.Items()[volume.String()].Life; got != life.Dead {
+		t.Errorf("without its filesystem, the volume is %s", got)
+	}
+}
+
 // Nothing changes unless it is kept.
 func TestSaveFails(t *testing.T) {
 	k := newKept(t)
@@ -261,6 +277,9 @@ func TestLives(t *testing.T) {
 	want("added", [4]life.Value{life.Alive, life.Alive, life.Alive, life.Alive})
 	k.must(k.Destroy(volume))
 	want("not wanted", [4]life.Value{life.Dying, life.Dying, life.Dying, life.Alive})
+	if err := k.Attach(filesystem, names.NewMachineTag("1"), inventory.Attachment{}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("attached while it is being removed: %v", err)
+	}
 	if removeAttachment(filesystem) != nil {
 		t.Error("an attachment that is undone stays")
 	}
@@ -275,6 +294,9 @@ func TestLives(t *testing.T) {
 		}
 	}
 	want("the filesystem is gone", [4]life.Value{"", "", life.Dead, ""})
+	if err := k.Attach(volume, machine, inventory.Attachment{}); !errors.Is(err, errors.NotValid) {
+		t.Errorf("attached although it may be destroyed: %v", err)
+	}
 	if remove(volume) != nil {
 		t.Error("the dead volume stays")
 	}

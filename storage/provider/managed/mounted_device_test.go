@@ -88,6 +88,12 @@ func TestFilesystemOfTheVolumesProvider(t *testing.T) {
 			t.Errorf("made %+v", made)
 		}
 	}
+	known := mt.Blocks[sourcetest.ManagedVolume]
+	delete(mt.Blocks, sourcetest.ManagedVolume)
+	if _, err := mt.TryCreate(""); err == nil || storage.IsNothingMade(err) {
+		t.Errorf("made again while the volume is away: %v", err)
+	}
+	mt.Blocks[sourcetest.ManagedVolume] = known
 	if _, err := mt.TryAttach(false); !errors.Is(err, storage.ErrTransient) || !strings.Contains(err.Error(), "nothing is mounted at "+mt.at) {
 		t.Errorf("attached before the plan was carried out: %v", err)
 	}

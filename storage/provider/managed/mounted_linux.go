@@ -35,10 +35,12 @@ func (r *record) shows(m *mountinfo.Info, bootID string) bool {
 // createMounted records the filesystem of a volume's provider, unless it is recorded already.
 func (c *call) createMounted(id string, p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
-	if _, err := c.mountedAt(p.Volume); err != nil {
-		return none, storage.NothingMade(err)
-	}
 	f, err := c.load(id)
+	if _, merr := c.mountedAt(p.Volume); errors.Is(err, errors.NotFound) && merr != nil {
+		return none, storage.NothingMade(merr)
+	} else if merr != nil {
+		return none, errors.Trace(merr) // an earlier call has recorded it
+	}
 	switch {
 	case err == nil && (!f.isMounted() || f.rec.Volume != p.Volume.String()):
 		return none, storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))

@@ -213,20 +213,26 @@ func TestHalfGrownShowsBothSizes(t *testing.T) {
 	m.stop()
 }
 
+// deviceMiB returns the size of a block device, in MiB.
+func deviceMiB(t testing.TB, device string) uint64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(device), "size"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sectors >> 11
+}
+
 // realSize returns the size in MiB of a filesystem or device according to the kernel.
 func (m *machine) realSize(name string) uint64 {
 	m.Helper()
 	s := m.status()[name]
 	if s.Kind == "block" {
-		text, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(s.Location), "size"))
-		if err != nil {
-			m.Fatal(err)
-		}
-		sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil {
-			m.Fatal(err)
-		}
-		return sectors >> 11
+		return deviceMiB(m, s.Location)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.Location, &st); err != nil {

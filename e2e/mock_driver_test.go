@@ -112,7 +112,12 @@ storage:
 			}
 			s.poll("the storage has not grown", func() bool { return s.status()["data"].SizeMiB == 384 && s.status()["share"].SizeMiB == 32 })
 			s.must("resize", "share", "48M")
-			s.poll("the attached filesystem has not grown", func() bool { return s.status()["share"].SizeMiB == 48 })
+			s.must("resize", "data", "448M")
+			s.must("resize", "disk/0", "32M")
+			crash()
+			s.poll("the attached storage has not grown", func() bool {
+				return s.status()["share"].SizeMiB == 48 && s.status()["data"].SizeMiB == 448 && deviceMiB(s, s.status()["disk/0"].Location) == 32
+			})
 			s.must("remove", "data", "share", "disk")
 			crash()
 			s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })

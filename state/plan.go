@@ -14,7 +14,7 @@ import (
 // machine's worker carries it out and undoes it.
 
 // WatchVolumeAttachmentPlans returns a watcher of the machine's plans. It reports those that
-// are new, that have changed in life, or that are removed. The environment's scope has no
+// are new, that have changed in life, whose volumes have grown, or that are removed. The environment's scope has no
 // plans to carry out.
 func (a *Accessor) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
 	return a.st.watchAttachments(indexPrefix(a.scope, planIndex))

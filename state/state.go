@@ -265,6 +265,13 @@ func (tx *txn) put(key string, data []byte) {
 	}
 }
 
+// touch notifies the watchers of a key, whose content stays the same.
+func (tx *txn) touch(key string) {
+	if data := tx.get(key); data != nil && tx.err == nil {
+		tx.err = errors.Annotatef(tx.tx.Put(key, data), "writing %q", key)
+	}
+}
+
 func (tx *txn) remove(key string) {
 	if tx.err != nil {
 		return

@@ -59,6 +59,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 }
 
 func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) error {
+	grows := e.Info != nil && e.Info.Size < info.Size
 	err := tx.recordProvisioned(i, e, entityInfo{
 		ID:         info.VolumeId,
 		HardwareID: info.HardwareId,
@@ -70,7 +71,19 @@ func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) err
 	if err == nil {
 		tx.announceMatch(e)
 	}
+	if err == nil && grows {
+		tx.announcePlan(e)
+	}
 	return err
+}
+
+// announcePlan lets the machine that has a volume look at the plan again, if there is one.
+func (tx *txn) announcePlan(volume *entity) {
+	a := volume.Attachment
+	if a == nil || a.Plan == nil {
+		return
+	}
+	tx.touch(planKey(a.Machine, volume.Tag))
 }
 
 // recordProvisioned records that a provider has made or grown an entity. The attachment of a

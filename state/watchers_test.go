@@ -105,6 +105,28 @@ func TestPlanWatcherIsPerMachine(t *testing.T) {
 	wantNext(t, other, []params.MachineStorageId{on("machine-1", "volume-3")})
 }
 
+// A machine looks again at the plan of a volume that has grown.
+func TestPlanOfGrownVolumeIsReported(t *testing.T) {
+	w := mixed(t)
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
+	plans := followsIDs(t, w.ForMachine(machine0).WatchVolumeAttachmentPlans)
+	wantNext(t, plans, []params.MachineStorageId{on("machine-0", "volume-2")})
+	record := func(tag string, size uint64) {
+		t.Helper()
+		w.must(single(w.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: tag, Info: params.VolumeInfo{VolumeId: "id-of-" + tag, Size: size}}})))
+	}
+	for _, size := range []uint64{100, 100, 50} {
+		record("volume-2", size) // it is made, and no larger
+	}
+	record("volume-3", 100) // without a plan
+	record("volume-3", 200)
+	w.must(w.AttachStorage([]string{"e"}, machine0))
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-4"}))
+	wantNext(t, plans, []params.MachineStorageId{on("machine-0", "volume-4")})
+	record("volume-2", 101)
+	wantNext(t, plans, []params.MachineStorageId{on("machine-0", "volume-2")})
+}
+
 // A retry reaches the worker of the storage, and for the plan of environment storage that of
 // the machine.
 func TestRetriesReachTheirWorkers(t *testing.T) {

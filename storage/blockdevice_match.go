@@ -148,7 +148,7 @@ func (b *BlockDevices) Bearers(text string) iter.Seq[*BlockDevice] {
 // name differs from the attachment's is therefore from an outdated list, and does not match.
 //
 // A plan's device that has a mount point and no name ([MountedVolumes]) is not among the devices, and is
-// returned with the size of the volume.
+// returned as it is. If the plan does not know its size, that of the volume is returned.
 func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	return MatchIndexed(b, v, a, plan)
 }
@@ -166,7 +166,9 @@ type BlockDeviceIndex interface {
 // MatchIndexed is [BlockDevices.Match] for devices whose index is kept elsewhere.
 func MatchIndexed(index BlockDeviceIndex, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	if plan.IsMountedVolume() {
-		plan.Size = v.Size
+		if plan.Size == 0 {
+			plan.Size = v.Size
+		}
 		return plan, true
 	}
 	var criteria []criterion

@@ -232,10 +232,13 @@ func TestLoopBusAddress(t *testing.T) {
 }
 
 func TestMatchMountedVolume(t *testing.T) {
-	plan := storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs"}
-	got, ok := storage.MatchBlockDevice([]storage.BlockDevice{{DeviceName: "sda", MountPoint: "/plan/7"}},
-		storage.VolumeInfo{VolumeId: "v", Size: 7}, storage.VolumeAttachmentInfo{}, plan)
-	if want := (storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs", Size: 7}); !ok || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, ok, want)
+	// The size of the volume stands for one that the plan does not know.
+	for known, want := range map[uint64]uint64{0: 7, 5: 5} {
+		plan := storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs", Size: known}
+		got, ok := storage.MatchBlockDevice([]storage.BlockDevice{{DeviceName: "sda", MountPoint: "/plan/7"}},
+			storage.VolumeInfo{VolumeId: "v", Size: 7}, storage.VolumeAttachmentInfo{}, plan)
+		if want := (storage.BlockDevice{MountPoint: "/plan/7", FilesystemType: "nfs", Size: want}); !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, ok, want)
+		}
 	}
 }

@@ -261,14 +261,6 @@ type BackingDevices interface {
 	Filesystem(names.FilesystemTag) (Filesystem, bool)
 }
 
-// MountedVolumeResizer is an optional capability of [BackingDevices] that know how a machine acts on the growth
-// of a volume that is a filesystem ([MountedVolumes]).
-type MountedVolumeResizer interface {
-	// ResizeMountedVolume makes the filesystem on this machine as large as its volume, which has grown to size
-	// MiB. It succeeds if the machine has nothing to do. Unlike other methods of BackingDevices it may block.
-	ResizeMountedVolume(ctx context.Context, volume names.VolumeTag, size uint64) error
-}
-
 // FileVolumes is an optional capability of a [VolumeSource] whose volumes are files of this
 // machine.
 type FileVolumes interface {

@@ -24,11 +24,11 @@ type Plan interface {
 	DetachVolume(ctx context.Context, attributes map[string]string) error
 }
 
-// Resizer is a [Plan] of volumes that may be filesystems ([storage.MountedVolumes]), if the machine has to act
-// when one has grown.
+// Resizer is a [Plan] of volumes that grow while they are attached, if the machine has to act on that.
 type Resizer interface {
-	// ResizeVolume makes the filesystem that AttachVolume has made visible as large as its volume, which has
-	// grown to size MiB. It is idempotent.
+	// ResizeVolume makes what AttachVolume has made visible, a block device or a filesystem
+	// ([storage.MountedVolumes]), as large as the volume, whose size is size MiB. It is called after each
+	// AttachVolume, and when the volume has grown. It is idempotent.
 	ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error
 }
 

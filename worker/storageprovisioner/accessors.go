@@ -182,7 +182,8 @@ type FormatAccessor interface {
 // shows as a block device. Without it, plans are neither recorded nor carried out.
 type VolumeAttachmentPlanAccessor interface {
 	// WatchVolumeAttachmentPlans watches the plans of the worker's machine. It is called in a
-	// machine's scope only.
+	// machine's scope only. It also reports the plans of volumes that have grown: some machines have to
+	// act on that.
 	WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error)
 
 	// VolumeAttachmentPlans returns plans, with their lives.

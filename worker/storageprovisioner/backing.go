@@ -1,7 +1,6 @@
 package storageprovisioner
 
 import (
-	"context"
 	"sync"
 
 	"github.com/juju/names/v5"
@@ -25,8 +24,6 @@ type backing struct {
 	// formatRequests are the volumes, with known devices, that the next call must format
 	// whatever is on them.
 	formatRequests byid.Map[struct{}]
-	// mounted says how to act on the growth of volumes that are filesystems.
-	mounted byid.Map[func(context.Context, uint64) error]
 }
 
 // BlockDevice implements storage.BackingDevices.
@@ -53,15 +50,6 @@ func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
 		return storage.ConsentUnread
 	}
 	return storage.ConsentNone
-}
-
-// ResizeMountedVolume implements storage.MountedVolumeResizer.
-func (b *backing) ResizeMountedVolume(ctx context.Context, volume names.VolumeTag, size uint64) error {
-	grown, ok := lookup(b, &b.mounted, volume)
-	if !ok {
-		return nil
-	}
-	return grown(ctx, size)
 }
 
 func lookup[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
@@ -160,18 +148,6 @@ func (b *backing) SetFile(volume names.VolumeTag, path string) {
 func (b *backing) ForgetFile(volume names.VolumeTag) {
 	if b != nil {
 		forgetTag(b, &b.files, volume)
-	}
-}
-
-func (b *backing) SetMounted(volume names.VolumeTag, grown func(ctx context.Context, size uint64) error) {
-	if b != nil {
-		remember(b, &b.mounted, translate.TagID(volume), grown)
-	}
-}
-
-func (b *backing) ForgetMounted(volume names.VolumeTag) {
-	if b != nil {
-		forgetTag(b, &b.mounted, volume)
 	}
 }
 

@@ -74,6 +74,8 @@ func (s *planningSuite) planFor(t storage.DeviceType) (plans.Plan, error) {
 	switch {
 	case s.noPlans != nil:
 		return nil, s.noPlans
+	case t == "iscsi" && s.iscsi.grows:
+		return growingPlan{s.iscsi}, nil
 	case t == "iscsi":
 		return s.iscsi, nil
 	case t == "nvme":
@@ -100,8 +102,8 @@ type fakePlan struct {
 	*calls.Journal
 	calls.Script
 	prefix string
-	// mounts says that volumes are filesystems.
-	mounts bool
+	// mounts says that volumes are filesystems, and grows that the machine acts on their growth.
+	mounts, grows bool
 
 	mu       sync.Mutex
 	busy     []string
@@ -144,8 +146,11 @@ func (p *fakePlan) deviceOf(volume string) storage.BlockDevice {
 	return plannedDevice(volume)
 }
 
-// ResizeVolume is in the journal as ResizePlan.
-func (p *fakePlan) ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error {
+// growingPlan is a fakePlan that acts on the growth of volumes. Its calls are in the journal as ResizePlan.
+type growingPlan struct{ *fakePlan }
+
+// ResizeVolume implements [plans.Resizer].
+func (p growingPlan) ResizeVolume(_ context.Context, attributes map[string]string, size uint64) error {
 	subject := attributes["volume"] + " machine-0"
 	defer p.RecordBegin(p.prefix+"ResizePlan", size, subject)()
 	return p.Item("ResizePlan", subject)
@@ -855,45 +860,100 @@ func (s *plansSuite) TestDeviceLookedUpAfterPlan(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-// Behaviour 20: a volume that is a filesystem has no block device with a name. Its plan learns that it has
-// grown, as long as it is carried out.
+// Behaviour 20: a volume that is a filesystem has no block device with a name.
 func (s *plansSuite) TestVolumeThatIsFilesystem(c *gc.C) {
 	s.iscsi.mounts = true
-	cfg := s.config(c, true, modeltest.Plans, modeltest.Sizes)
-	cfg.Plans = s.planFor
-	s.start(c, cfg)
+	s.startPlanning(c)
 	s.addPlanned(c, "7", "iscsi")
 	s.plansChanged(c, "7")
-	f, fa := s.addMount("0", "dynamic", "7")
+	_, fa := s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 	device, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
 	c.Check(ok, jc.IsTrue)
 	c.Check(device, jc.DeepEquals, storage.BlockDevice{MountPoint: "/plan/7"})
-	grower := s.backing.(storage.MountedVolumeResizer)
-	s.iscsi.FailItem("ResizePlan", "volume-7 machine-0", errors.New("busy"))
-	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 2000), gc.ErrorMatches, "busy")
-	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 2000), jc.ErrorIsNil)
-	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("8"), 2000), jc.ErrorIsNil)
-	c.Check(s.Count("ResizePlan"), gc.Equals, 2)
+	s.setLife(fa, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+}
 
-	// The filesystem grows when its volume has.
+// resizes returns the sizes that plans have learnt of.
+func (s *plansSuite) resizes() (sizes []uint64) {
+	for _, call := range s.All() {
+		if call.Name == "ResizePlan" {
+			sizes = append(sizes, call.Args.(uint64))
+		}
+	}
+	return sizes
+}
+
+// grow makes volume 7 larger, as the environment's worker records it, and reports its plan.
+func (s *plansSuite) grow(c *gc.C, size uint64) {
+	s.state.ProvisionVolume("volume-7", params.VolumeInfo{VolumeId: "vol-7", Size: size})
+	s.plansChanged(c, "7")
+}
+
+// Behaviour G13: a plan that is a [plans.Resizer] learns of the size of its volume whenever it is carried
+// out, and it is carried out again when the volume has grown.
+func (s *plansSuite) TestPlanLearnsOfGrowth(c *gc.C) {
+	s.iscsi.grows = true
+	s.startPlanning(c)
+	s.carriedOut(c, "7")
+	c.Check(s.resizes(), jc.DeepEquals, []uint64{1000})
+	s.plansChanged(c, "7")
+	s.barrier(c)
+	c.Check(s.planDeeds("7"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+
+	s.iscsi.FailItem("ResizePlan", "volume-7 machine-0", errors.New("busy"))
+	s.grow(c, 2000)
+	s.AwaitCalls(c, 2, "ResizePlan", "volume-7 machine-0")
+	s.barrier(c)
+	c.Check(s.Count("SetVolumeAttachmentPlanBlockInfo"), gc.Equals, 1)
+	s.advance(c, backoff[0])
+	s.AwaitCalls(c, 2, "SetVolumeAttachmentPlanBlockInfo", "volume-7 machine-0")
+
+	// It grows again while the plan is being carried out.
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	for range 3 {
+		s.Next(c, "AttachPlan")
+	}
+	s.grow(c, 3000)
+	s.NextBegun(c, "AttachPlan")
+	s.grow(c, 4000)
+	s.barrier(c)
+	attaching.Open()
+	s.AwaitCalls(c, 4, "SetVolumeAttachmentPlanBlockInfo", "volume-7 machine-0")
+	s.grow(c, 3000) // from before
+	s.barrier(c)
+	c.Check(s.resizes(), jc.DeepEquals, []uint64{1000, 2000, 2000, 3000, 4000})
+}
+
+// Behaviour G13: a filesystem grows after the plan of its volume has acted on the volume's growth.
+func (s *plansSuite) TestFilesystemWaitsForGrowthOfPlannedVolume(c *gc.C) {
+	s.iscsi.mounts, s.iscsi.grows = true, true
+	cfg := s.config(c, true, modeltest.Plans, modeltest.Sizes)
+	cfg.Plans = s.planFor
+	s.start(c, cfg)
+	s.addPlanned(c, "7", "iscsi")
+	s.plansChanged(c, "7")
+	f, _ := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	device, _ := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(device, jc.DeepEquals, storage.BlockDevice{MountPoint: "/plan/7", Size: 1000})
+
 	s.state.SetSize(f, 2000)
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
 	c.Check(s.Count("managed.ResizeFilesystems"), gc.Equals, 0)
-	s.addDevice("7", storage.BlockDevice{MountPoint: "/plan/7", Size: 2000})
+	s.grow(c, 2000)
+	s.AwaitCalls(c, 2, "SetVolumeAttachmentPlanBlockInfo", "volume-7 machine-0")
 	s.devicesChanged(c)
-	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
-
-	s.setLife(fa, life.Dying)
-	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
-	s.detachPlan(c, "7")
-	s.Next(c, "RemoveVolumeAttachmentPlan")
-	c.Check(grower.ResizeMountedVolume(context.Background(), names.NewVolumeTag("7"), 3000), jc.ErrorIsNil)
-	c.Check(s.Count("ResizePlan"), gc.Equals, 2)
+	s.AwaitCalls(c, 2, "SetFilesystemInfo", "filesystem-0")
+	c.Check(s.Names("ResizePlan", "managed.ResizeFilesystems"), jc.DeepEquals, []string{"ResizePlan", "ResizePlan", "managed.ResizeFilesystems"})
 }
 
 // Behaviours 23 and 35: the filesystem is unmounted first.

@@ -226,7 +226,7 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 		if err = requireValue(carrier, err); err != nil {
 			return nil, errors.Annotatef(err, "getting the plan for device type %q", key.Provider)
 		}
-		return newSource(translate.PlanOperations(carrier, e.backing), 0, carrier), nil
+		return newSource(translate.PlanOperations(carrier), 0, carrier), nil
 	}
 	providerType := storage.ProviderType(key.Provider)
 	p, err := e.registry.StorageProvider(providerType)

@@ -260,8 +260,8 @@ func (s *environSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids [
 	})
 }
 
-// ResizeVolumes implements [storage.VolumeResizer]. A machine that has a volume attached is not told: if the
-// driver needs that, the device shows the new size when it is attached again.
+// ResizeVolumes implements [storage.VolumeResizer]. The plan of a machine that has a volume attached does the
+// rest ([plans.Resizer]).
 func (s *environSource) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
 	return object.Do(ctx, s.config.resizing(), s.begin, params, (*controllerCall).resize, resizedVolume)
 }

@@ -53,9 +53,6 @@ func (p *provider) attachPlanned(ctx context.Context, dir string, attributes map
 	}
 	err = p.onPlanned(ctx, dir, rec.VolumeID, func(v *volume) error {
 		rec.Staged, rec.Size, rec.Shown, rec.ExpandNode = v.rec.Staged, v.rec.Size, v.rec.Shown, v.rec.ExpandNode
-		if !rec.Request.Block && !rec.Staged {
-			rec.ExpandNode = true // the volume may have grown while it was elsewhere
-		}
 		v.rec = rec
 		found, err := v.publish()
 		if err != nil {
@@ -72,7 +69,8 @@ func (p *provider) attachPlanned(ctx context.Context, dir string, attributes map
 	return device, errors.Annotatef(err, "attaching volume %s", rec.VolumeID)
 }
 
-// resizePlanned tells the node service that a volume has grown to size MiB.
+// resizePlanned tells the node service that a volume has size MiB, if it may have been smaller when it was
+// published last.
 func (p *provider) resizePlanned(ctx context.Context, dir string, attributes map[string]string, size uint64) error {
 	id := attributes[volumeAttribute]
 	err := p.onPlanned(ctx, dir, id, func(v *volume) error {
@@ -84,7 +82,10 @@ func (p *provider) resizePlanned(ctx context.Context, dir string, attributes map
 			return errors.New("it is not attached to this machine")
 		}
 		if v.rec.Size < wanted {
-			v.rec.Size, v.rec.ExpandNode = wanted, true
+			v.rec.Size = wanted
+			if v.rec.ExpandNode, err = v.showsLess(wanted); err != nil {
+				return errors.Trace(err)
+			}
 			if err := v.Save(); err != nil {
 				return errors.Trace(err)
 			}
@@ -92,6 +93,21 @@ func (p *provider) resizePlanned(ctx context.Context, dir string, attributes map
 		return v.expandOnNode()
 	})
 	return errors.Annotatef(err, "growing volume %s", id)
+}
+
+// showsLess reports whether what is published may be smaller than size bytes. How large the filesystem of a
+// driver is does not say how large its volume is.
+func (v *volume) showsLess(size uint64) (bool, error) {
+	found, err := v.find()
+	if err != nil || found == nil || !v.rec.Request.Block {
+		return true, errors.Trace(err)
+	}
+	device, err := openDevice(found.device)
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	defer device.Close()
+	return uint64(device.Size) < size, nil
 }
 
 // detachPlanned undoes attachPlanned.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
@@ -179,7 +178,7 @@ func (v *volume) flush() error {
 	if err := syncAny(table.OfDevice(major, minor)...); err != nil {
 		return errors.Trace(err)
 	}
-	device, err := blockdev.OpenNumber(major, minor)
+	device, err := openDevice(found.device)
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -199,9 +199,9 @@ func errNotReadOnly() error {
 
 // describeDevice says how to find the block device with a number.
 func describeDevice(number uint64) (storage.VolumeAttachmentInfo, error) {
-	device, err := blockdev.OpenNumber(unix.Major(number), unix.Minor(number))
+	device, err := openDevice(number)
 	if err != nil {
-		return storage.VolumeAttachmentInfo{}, errors.Annotate(err, "the device that the driver has published")
+		return storage.VolumeAttachmentInfo{}, errors.Trace(err)
 	}
 	defer device.Close()
 	info := storage.VolumeAttachmentInfo{DeviceName: strings.TrimPrefix(device.Path(), "/dev/")}
@@ -209,6 +209,12 @@ func describeDevice(number uint64) (storage.VolumeAttachmentInfo, error) {
 		info.BusAddress = storage.LoopBusAddress(id.BackingDev, id.BackingIno)
 	}
 	return info, nil
+}
+
+// openDevice opens the block device with a number, which the driver has published.
+func openDevice(number uint64) (*blockdev.Device, error) {
+	device, err := blockdev.OpenNumber(unix.Major(number), unix.Minor(number))
+	return device, errors.Annotate(err, "the device that the driver has published")
 }
 
 // DetachVolumes implements [storage.VolumeSource].

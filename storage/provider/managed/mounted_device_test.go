@@ -3,7 +3,6 @@
 package managed
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage"
@@ -23,9 +21,6 @@ import (
 type mountedTest struct {
 	*managedTest
 	at string // where the plan mounts it
-	// grown are the sizes that the plan was told, and failure its answer.
-	grown   []uint64
-	failure error
 }
 
 func newMountedTest(t *testing.T) *mountedTest {
@@ -39,15 +34,6 @@ func newMountedTest(t *testing.T) *mountedTest {
 	mt.Tags = map[string]string{storage.EntityUUIDTag: uuid.NewString()}
 	mt.Blocks[sourcetest.ManagedVolume] = storage.BlockDevice{MountPoint: mt.at, Size: 64}
 	return mt
-}
-
-// ResizeMountedVolume implements [storage.MountedVolumeResizer].
-func (t *mountedTest) ResizeMountedVolume(_ context.Context, volume names.VolumeTag, size uint64) error {
-	if volume != sourcetest.ManagedVolume {
-		t.Errorf("volume %s has grown", volume)
-	}
-	t.grown = append(t.grown, size)
-	return t.failure
 }
 
 // plan mounts the filesystem as the plan does, on an ext4 that stays the same.
@@ -182,33 +168,23 @@ func TestMountedByOthersWhereTheFilesystemWas(t *testing.T) {
 	}
 }
 
-// The plan learns of the growth before the filesystem counts as grown.
+// The filesystem has grown with its volume: only that is recorded.
 func TestFilesystemOfTheVolumesProviderGrows(t *testing.T) {
 	mt := newMountedTest(t)
 	mt.Create("")
-	resize := func(size uint64) (*storage.FilesystemInfo, error) {
-		t.Helper()
+	for range 2 {
 		results, err := mt.Source().(storage.FilesystemResizer).ResizeFilesystems(mt.CallContext(), []storage.FilesystemResizeParams{
-			{Tag: sourcetest.ManagedTag, FilesystemId: mt.ID(), Size: size},
+			{Tag: sourcetest.ManagedTag, FilesystemId: mt.ID(), Size: 128},
 		})
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || results[0].Error != nil {
+			t.Fatal(err, results[0].Error)
 		}
-		return results[0].FilesystemInfo, results[0].Error
+		if got := results[0].FilesystemInfo; got.Size != 128 || got.FilesystemId != mt.ID() {
+			t.Errorf("got %+v", got)
+		}
 	}
-	mt.failure = errors.New("the driver is away")
-	if _, err := resize(128); err == nil || !strings.Contains(err.Error(), "the driver is away") {
-		t.Errorf("got %v", err)
-	}
-	if rec := mt.recordOf(mt.ID()); rec.Size != 0 {
+	if rec := mt.recordOf(mt.ID()); rec.Size != 128<<20 {
 		t.Errorf("recorded %d bytes", rec.Size)
-	}
-	mt.failure = nil
-	if got, err := resize(128); err != nil || got.Size != 128 || got.FilesystemId != mt.ID() {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	if len(mt.grown) != 2 || mt.grown[1] != 128 {
-		t.Errorf("the plan got the sizes %v", mt.grown)
 	}
 }
 

@@ -111,18 +111,9 @@ func (f *filesystem) attachMounted(path string, readOnly bool) (storage.Filesyst
 	return f.call.Attach(bind, path, readOnly)
 }
 
-// resizeMounted lets the driver on this machine act on the growth of the volume.
+// resizeMounted records that the filesystem has grown with its volume, by the volume's plan.
 func (f *filesystem) resizeMounted(size uint64) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
-	volume, err := f.volume()
-	if err != nil {
-		return none, errors.Trace(err)
-	}
-	if resizer, ok := f.call.devices.(storage.MountedVolumeResizer); ok {
-		if err := resizer.ResizeMountedVolume(f.call, volume, size); err != nil {
-			return none, errors.Trace(err)
-		}
-	}
 	if grown := int64(size) << 20; grown > f.rec.Size {
 		f.rec.Size = grown
 		if err := f.Save(); err != nil {

@@ -38,7 +38,7 @@ func TestCapabilitiesArePassedOn(t *testing.T) {
 		// A source of filesystems is not guarded.
 		"FilesystemResizer": true, "FilesystemChecker": true, "FilesystemRemarker": true, "FilesystemOwnerLister": true, "MountOptionsSetter": true,
 		// These are about volumes on the machine.
-		"BackingDevices": true, "BackingFiles": true, "FileVolumes": true, "FormatConsents": true, "MountedVolumeResizer": true,
+		"BackingDevices": true, "BackingFiles": true, "FileVolumes": true, "FormatConsents": true,
 	}
 	for _, path := range []string{"capability.go", "owner.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), "../../../../storage/"+path, nil, 0)

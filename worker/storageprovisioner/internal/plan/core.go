@@ -96,7 +96,9 @@ type Core struct {
 	// contexts holds what sources need to attach volumes that are made, beside their IDs. Few sources need
 	// anything.
 	contexts map[*entity]map[string]string
-	out      Output
+	// planned holds the sizes, in MiB, of the volumes whose plans act on growth.
+	planned map[*entity]uint64
+	out     Output
 }
 
 // New returns a core that knows nothing yet.
@@ -109,6 +111,7 @@ func New(options Options) *Core {
 		unreadable:      make(map[Key]unreadable),
 		ownership:       make(map[*entity]Ownership),
 		contexts:        make(map[*entity]map[string]string),
+		planned:         make(map[*entity]uint64),
 	}
 }
 

@@ -32,7 +32,8 @@ type Result struct {
 	Context map[string]string
 	// Info is what the state must record about what was created or attached.
 	Info any
-	// Size is the size of what was created or has grown, in MiB.
+	// Size is the size of what was created or has grown, in MiB; of a plan that was carried out, that of
+	// the volume.
 	Size uint64
 	// Remark is the source's remark to the user about what was attached.
 	Remark string
@@ -445,10 +446,15 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 	c.refresh(e)
 	e.made = recorded
 	e.flags.set(checkFailed, false)
-	if r.Size > 0 {
+	if r.Size > 0 && e.kind != Plan {
 		e.common.size = r.Size
 	}
 	e.flags.set(attachedHere, e.op == Attach && !(e.flags.has(withoutUUID) && e.heldBacking != nil && e.heldBacking.hasUUID))
+	if e.kind == Plan && e.op == Attach && r.Size < c.planned[e] {
+		// The volume has grown since the plan began to be carried out.
+		e.flags.set(attachedHere, false)
+		c.requestRead(e) // clearWork discards the arguments
+	}
 	if e.kind == FilesystemAttachment && e.op == Attach && c.options.Mounts {
 		c.noteMounted(e, r.MountPoint)
 	}

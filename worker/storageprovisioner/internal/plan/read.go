@@ -37,7 +37,8 @@ type Fact struct {
 	// attaches, if the source must be asked for the owner before anything is done; else nil.
 	Owner *storage.Owner
 	// Size is the size of a recorded volume or filesystem, and Wanted its wanted size, in MiB;
-	// Wanted is zero if the state does not say.
+	// Wanted is zero if the state does not say. The Size of a plan that acts on the growth of its
+	// volume is the volume's.
 	Size, Wanted uint64
 	// Context is what the source of a recorded volume needs to attach it, beside its ID. It is read both
 	// with the volume and with its attachments: either may be first.
@@ -250,6 +251,10 @@ func (c *Core) learn(e *entity, f *Fact) {
 			c.setHost(e, f.Host)
 		}
 	}
+	if e.kind == Plan && f.Size > c.planned[e] {
+		c.planned[e] = f.Size
+		e.flags.set(attachedHere, false) // the plan is carried out again
+	}
 	if f.Backing != "" {
 		c.setDevice(&e.backing, c.device(f.Backing))
 	}
@@ -312,6 +317,7 @@ func (c *Core) forget(e *entity) {
 	c.unhold(e)
 	delete(c.ownership, e)
 	delete(c.contexts, e)
+	delete(c.planned, e)
 	e.clear()
 	c.wake(e)
 	if s := e.storage; s.known == neverRead && d != nil && d.watched {

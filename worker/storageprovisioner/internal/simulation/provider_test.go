@@ -58,6 +58,15 @@ type thing struct {
 type place struct {
 	device string // of a volume that shows as a block device
 	plan   bool   // it shows only after its plan has been carried out
+	size   uint64 // of the device, which may be smaller than the volume if there is a plan
+}
+
+// sizeAt returns the size that a machine sees, in MiB.
+func (t *thing) sizeAt(machine string) uint64 {
+	if p := t.at[machine]; p != nil && p.plan {
+		return p.size
+	}
+	return t.size
 }
 
 // provider is a provider as one worker uses it.
@@ -930,8 +939,8 @@ func (s source) ResizeFilesystems(ctx envcontext.ProviderCallContext, all []stor
 			switch {
 			case t == nil || t.id != p.FilesystemId:
 				return nil, errors.NotFoundf("filesystem %s", p.FilesystemId)
-			case t.on != nil && t.on.size < p.Size:
-				s.in.world.fail("%s: %s is to have %d MiB, and is on %s, which has %d", s.in.name, t.tag, p.Size, t.on.id, t.on.size)
+			case t.on != nil && t.on.sizeAt(s.in.host().String()) < p.Size:
+				s.in.world.fail("%s: %s is to have %d MiB, and is on %s, which has %d for the machine", s.in.name, t.tag, p.Size, t.on.id, t.on.sizeAt(s.in.host().String()))
 			}
 			t.size = max(t.size, p.Size)
 			return storage.ResizeFilesystemsResult{FilesystemInfo: &storage.FilesystemInfo{FilesystemId: t.id, Size: t.size}}, nil
@@ -1083,6 +1092,9 @@ func (c carrier) AttachVolume(ctx context.Context, attributes map[string]string)
 		if t == nil || t.at[machine] == nil {
 			return nil, errors.Errorf("%s is not there to be logged in to", id)
 		}
+		if t.at[machine].device == "" {
+			t.at[machine].size = t.size
+		}
 		w.show(t.at[machine], machine)
 		return storage.BlockDevice{DeviceName: t.at[machine].device, HardwareId: t.id}, nil
 	}}}, func(info any, err error) planned {
@@ -1093,6 +1105,26 @@ func (c carrier) AttachVolume(ctx context.Context, attributes map[string]string)
 		return storage.BlockDevice{}, errors.Errorf("logging in: %v", err)
 	}
 	return results[0].device, results[0].err
+}
+
+// ResizeVolume implements [plans.Resizer]. It is part of carrying out the plan.
+func (c carrier) ResizeVolume(ctx context.Context, attributes map[string]string, size uint64) error {
+	id, machine := attributes["id"], c.in.host().String()
+	errs, err := provide(envcontext.New(ctx), c.in, "plans", []call{{op: growing, key: c.of(id), args: id, do: func() (any, error) {
+		t := c.in.world.byID(id)
+		if t == nil || t.at[machine] == nil || t.at[machine].device == "" {
+			return nil, errors.Errorf("%s is not there to be looked at again", id)
+		}
+		if t.size < size {
+			c.in.world.fail("%s has %d MiB, and its plan is told that it has %d", t.tag, t.size, size)
+		}
+		t.at[machine].size = t.size
+		return nil, nil
+	}}}, onlyError)
+	if err != nil || len(errs) == 0 {
+		return errors.Errorf("looking at the volume again: %v", err)
+	}
+	return errs[0]
 }
 
 type planned struct {

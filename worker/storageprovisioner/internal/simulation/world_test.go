@@ -407,7 +407,7 @@ func (w *world) scan(machine names.MachineTag) {
 	for _, tag := range sortedKeys(w.things) {
 		t := w.things[tag]
 		if p := t.at[machine.String()]; p != nil && p.device != "" {
-			d := storage.BlockDevice{DeviceName: p.device, HardwareId: t.id, Size: t.size}
+			d := storage.BlockDevice{DeviceName: p.device, HardwareId: t.id, Size: t.sizeAt(machine.String())}
 			if t.holds != nil {
 				d.UUID, d.FilesystemType = "uuid-of-"+t.holds.id, "simfs"
 			}
@@ -744,8 +744,8 @@ func (w *world) check() error {
 			if len(want) > 0 && e.Status != status.Attached && !w.lostStatus[e.Tag.String()] {
 				return errors.Errorf("%s is attached, and its status is %s %s", e.Tag, e.Status, e.Message)
 			}
-			if len(want) > 0 && t.size < s.RequestedMiB {
-				return errors.Errorf("%s has %d MiB, and is wanted with %d", e.Tag, t.size, s.RequestedMiB)
+			if len(want) > 0 && t.sizeAt(want[0]) < s.RequestedMiB {
+				return errors.Errorf("%s has %d MiB, and %s sees %d; it is wanted with %d", e.Tag, t.size, want[0], t.sizeAt(want[0]), s.RequestedMiB)
 			}
 		}
 		if len(s.Attachments) > 0 && s.Location == "" {

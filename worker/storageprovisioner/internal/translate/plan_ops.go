@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -20,18 +19,9 @@ const maxConcurrentPlans = 8
 
 // PlanOperations returns the operations that carry out and undo the attachment plans of one
 // device type.
-func PlanOperations(p plans.Plan, grown MountedVolumes) Operations { return planOperations{p, grown} }
+func PlanOperations(p plans.Plan) Operations { return planOperations{p} }
 
-// MountedVolumes receives how to act on the growth of volumes that are filesystems on this machine.
-type MountedVolumes interface {
-	SetMounted(volume names.VolumeTag, grown func(ctx context.Context, size uint64) error)
-	ForgetMounted(names.VolumeTag)
-}
-
-type planOperations struct {
-	plan    plans.Plan
-	mounted MountedVolumes
-}
+type planOperations struct{ plan plans.Plan }
 
 func (o planOperations) create(_ Call, items []plan.Item) []plan.Result {
 	return FailAll(items, errors.NotSupportedf("creating attachment plans"))
@@ -52,18 +42,20 @@ func (o planOperations) check(_ Call, items []plan.Item) []plan.Result {
 func (o planOperations) owners(Call) ([]storage.OwnedObject, bool, error) { return nil, false, nil }
 
 func (o planOperations) attach(call Call, items []plan.Item) []plan.Result {
-	return forEachPlan(call, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+	return forEachPlan(call, items, func(ctx context.Context, item plan.Item, args planArgs) plan.Result {
+		info := args.info
 		device, err := o.plan.AttachVolume(ctx, info.DeviceAttributes)
+		if resizer, ok := o.plan.(plans.Resizer); ok && args.size > 0 && err == nil {
+			err = resizer.ResizeVolume(ctx, info.DeviceAttributes, args.size)
+			if device.IsMountedVolume() {
+				device.Size = args.size
+			}
+		}
 		if err != nil {
 			return plan.Result{Err: err}
 		}
-		if resizer, ok := o.plan.(plans.Resizer); ok && device.IsMountedVolume() {
-			o.mounted.SetMounted(item.Tag().(names.VolumeTag), func(ctx context.Context, size uint64) error {
-				return resizer.ResizeVolume(ctx, info.DeviceAttributes, size)
-			})
-		}
 		id := attachmentID(item.Subject)
-		return plan.Result{Info: params.VolumeAttachmentPlan{
+		return plan.Result{Size: args.size, Info: params.VolumeAttachmentPlan{
 			VolumeTag:   id.AttachmentTag,
 			MachineTag:  id.MachineTag,
 			PlanInfo:    params.VolumeAttachmentPlanInfo{DeviceType: info.DeviceType, DeviceAttributes: info.DeviceAttributes},
@@ -73,9 +65,8 @@ func (o planOperations) attach(call Call, items []plan.Item) []plan.Result {
 }
 
 func (o planOperations) detach(call Call, items []plan.Item) []plan.Result {
-	return forEachPlan(call, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
-		o.mounted.ForgetMounted(item.Tag().(names.VolumeTag))
-		err := o.plan.DetachVolume(ctx, info.DeviceAttributes)
+	return forEachPlan(call, items, func(ctx context.Context, _ plan.Item, args planArgs) plan.Result {
+		err := o.plan.DetachVolume(ctx, args.info.DeviceAttributes)
 		if errors.Is(err, errors.NotValid) {
 			// A plan that is not valid has never been carried out.
 			err = nil
@@ -86,17 +77,17 @@ func (o planOperations) detach(call Call, items []plan.Item) []plan.Result {
 
 // forEachPlan calls do for each item, for at most maxConcurrentPlans items at once.
 func forEachPlan(
-	call Call, items []plan.Item, do func(context.Context, plan.Item, storage.VolumeAttachmentPlanInfo) plan.Result,
+	call Call, items []plan.Item, do func(context.Context, plan.Item, planArgs) plan.Result,
 ) []plan.Result {
 	results := make([]plan.Result, len(items))
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentPlans)
 	for i, item := range items {
 		group.Go(func() error {
-			info, _ := item.Args.(storage.VolumeAttachmentPlanInfo)
+			args, _ := item.Args.(planArgs)
 			var result plan.Result
 			err := call.Guard.CallInGoroutine(guard.Provider, func() string { return call.Describe(item) }, func() {
-				result = do(call.Ctx, item, info)
+				result = do(call.Ctx, item, args)
 				result.Err = guard.SanitizeError(result.Err)
 			})
 			if err != nil {

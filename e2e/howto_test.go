@@ -38,7 +38,8 @@ func (p page) run(t *testing.T, m *machine, replacements ...string) {
 		t.Fatalf("%s has %d blocks, want %d", p.name, len(blocks), p.blocks)
 	}
 	var script strings.Builder
-	script.WriteString("set -eu\n" + p.prelude)
+	// Jobs have process groups of their own with set -m.
+	script.WriteString("set -eu\ntrap 'kill -9 $(jobs -p) 2>/dev/null || :' EXIT\n" + p.prelude)
 	here := strings.NewReplacer(replacements...)
 	for i, block := range blocks {
 		number := i + 1

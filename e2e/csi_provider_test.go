@@ -447,11 +447,14 @@ func TestCSIProviderOfEnvironment(t *testing.T) {
 			status := s.status()
 			return status["data"].Status == "attached" && status["own"].Status == "attached" && status["disk"].Status == "attached"
 		})
-		for name, disk := range d.status() {
-			if disk.Status != "attached" {
-				t.Errorf("%s, the driver has %s %s", when, name, disk.Status)
+		s.poll("the storage is not attached at the driver "+when, func() bool {
+			for _, disk := range d.status() {
+				if disk.Status != "attached" {
+					return false
+				}
 			}
-		}
+			return true
+		})
 		if n := len(d.status()); n != 3 {
 			t.Errorf("%s, the driver has %d volumes, want 3", when, n)
 		}

@@ -138,8 +138,12 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 			o.t.Errorf("a worker of another scope, %q, set a status of %s", by.machine, id.AttachmentTag)
 		}
 		if err == nil {
-			// The status that another worker has set may outrank it.
+			// The status that another worker has set may outrank it, and what is to be detached is not shown as
+			// attached.
 			set, shown := state.StatusInfo{Status: status.Status(value), Message: message}, twin.statusOf(id.AttachmentTag)
+			if set.Status == status.Attached && shown.Status == status.Detaching && twin.detaching(id.AttachmentTag) {
+				continue
+			}
 			if shown.Status != set.Status && !(twin.planned(id.AttachmentTag) && state.Outranks(shown, set)) {
 				o.t.Errorf("%s is %+v, and was set to be %+v", id.AttachmentTag, shown, set)
 			}
@@ -204,6 +208,20 @@ func (o *operations) hasPlan(by scope, tag string) bool {
 // planned reports whether any machine has a plan for the volume.
 func (o *operations) planned(tag string) bool {
 	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.tag == tag })
+}
+
+// detaching reports whether a volume or filesystem is to be detached.
+func (o *operations) detaching(text string) bool {
+	tag, err := names.ParseTag(text)
+	o.must(err)
+	all, err := o.AllStorage()
+	o.must(err)
+	for _, s := range all {
+		if s.Volume != nil && s.Volume.Tag == tag || s.Filesystem != nil && s.Filesystem.Tag == tag {
+			return len(s.Attachments) > 0 && s.Attachments[0].Life != life.Alive
+		}
+	}
+	return false
 }
 
 // statusOf returns the status that users are shown of a volume or filesystem. Its tag may be

@@ -92,10 +92,15 @@ func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != sta
 // displayStatus returns the status of an entity as users see it. Two workers report on a
 // volume that a machine attaches by a plan: the worker that provides it, and the machine's
 // worker, which carries out the plan. Neither knows the other's report, so an error that one
-// of them has reported stays until the same worker reports success.
+// of them has reported stays until the same worker reports success. A worker that has not heard yet that
+// the entity is to be detached may report that it is attached.
 func (e *entity) displayStatus() StatusInfo {
+	shown := e.Status
 	if plan := e.plan(); plan != nil && plan.Status != nil && plan.Status.outranks(e.Status) {
-		return *plan.Status
+		shown = *plan.Status
 	}
-	return e.Status
+	if a := e.Attachment; a != nil && a.detaching() && shown.Status == status.Attached {
+		shown.Status = status.Detaching
+	}
+	return shown
 }

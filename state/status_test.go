@@ -97,6 +97,12 @@ func TestVolumeStatusWithPlan(t *testing.T) {
 	if s := w.one("d"); s.Status != status.Detaching || s.Message != "" {
 		t.Errorf("while being detached, it is %s: %q", s.Status, s.Message)
 	}
+	for by, accessor := range accessors { // neither has heard of it
+		w.must(accessor.SetStatus([]params.EntityStatusArgs{{Tag: of.tag, Status: string(status.Attached)}}))
+		if s := w.one("d"); s.Status != status.Detaching {
+			t.Errorf("while being detached, it is %s after the %s has said that it is attached", s.Status, by)
+		}
+	}
 	w.must(accessors["machine"].SetStatus([]params.EntityStatusArgs{{Tag: of.tag, Status: "detaching", Info: "busy"}}))
 	if s := w.one("d"); s.Status != status.Detaching || s.Message != "busy" {
 		t.Errorf("after a failed detachment, it is %s: %q", s.Status, s.Message)

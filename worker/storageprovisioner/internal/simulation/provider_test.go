@@ -1121,10 +1121,18 @@ func (c carrier) ResizeVolume(ctx context.Context, attributes map[string]string,
 		t.at[machine].size = t.size
 		return nil, nil
 	}}}, onlyError)
-	if err != nil || len(errs) == 0 {
-		return errors.Errorf("looking at the volume again: %v", err)
+	whole := err != nil || len(errs) == 0
+	if whole {
+		err = errors.Errorf("looking at the volume again: %v", err)
+	} else {
+		err = errs[0]
 	}
-	return errs[0]
+	if whole || errors.Is(err, storage.ErrInProgress) { // as of the attachment, which ends with this
+		c.in.world.mu.Lock()
+		defer c.in.world.mu.Unlock()
+		c.in.doubts[c.of(id)] = doubt{attaching, !whole}
+	}
+	return err
 }
 
 type planned struct {

@@ -321,6 +321,9 @@ func (st *State) SetSnapshotMade(id string, info storage.SnapshotInfo) error {
 		case record.SnapshotID != "" && record.SnapshotID != info.SnapshotId:
 			return errors.NewNotValid(nil, fmt.Sprintf("it is made as %q, and cannot become %q", record.SnapshotID, info.SnapshotId))
 		}
+		if info.Size == 0 { // the source does not know it
+			info.Size = record.Size
+		}
 		if record.SnapshotID == "" {
 			tx.recordSnapshotEvent(EventSnapshotMade, record, eventRecord{Text: name, Size: info.Size})
 		}

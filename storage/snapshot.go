@@ -27,8 +27,8 @@ type SnapshotInfo struct {
 	// snapshots of a provider and stable for the life of the snapshot.
 	SnapshotId string
 
-	// Size is the size, in MiB, that the volume or filesystem had. What is made from the
-	// snapshot has at least this size.
+	// Size is the size, in MiB, that the volume or filesystem had; 0 if the source does not know it.
+	// What is made from the snapshot has at least this size.
 	Size uint64
 
 	// TakenAt is when the snapshot was made: it has what was written before this time. It may
@@ -54,7 +54,8 @@ type VolumeSnapshotter interface {
 	//
 	// A filesystem that is mounted from the volume is consistent in the snapshot. Anything else
 	// on an attached volume is as a power cut would have left it. If the source cannot promise
-	// that while the volume is attached, it returns a permanent error that says so.
+	// that while the volume is attached, it returns a permanent error that says so. Before the caller of a
+	// source of [ScopeEnviron] calls, it lets the machine that has the volume write out what is in memory.
 	//
 	// The error for a volume that does not exist satisfies errors.IsNotFound. The error without
 	// an EntityUUIDTag satisfies errors.IsNotValid, and that of a source that learns from others
@@ -69,7 +70,8 @@ type VolumeSnapshotter interface {
 
 	// ListVolumeSnapshots returns all snapshots of the source in the order of their IDs,
 	// including snapshots that are only partly made or that are being destroyed. No snapshot is
-	// attached or released. An error means that nothing is known.
+	// attached or released. An error means that nothing is known. It satisfies errors.IsNotSupported for a
+	// source that cannot list them: what an interrupted creation has made is then found by repeating it.
 	ListVolumeSnapshots(ctx envcontext.ProviderCallContext) ([]OwnedObject, error)
 }
 

@@ -44,6 +44,8 @@ const (
 	KindDelete Kind = "delete"
 	// KindSnapshot makes or deletes a snapshot.
 	KindSnapshot Kind = "snapshot"
+	// KindFlush writes out what the machine has in memory of storage.
+	KindFlush Kind = "flush"
 	// KindLook finds out what the machine has of storage, and what is done for it there.
 	KindLook Kind = "look"
 	// KindMeasure measures how much of filesystems is used.
@@ -72,6 +74,7 @@ type Request struct {
 	MountOptions *MountOptions `json:"mount-options,omitempty"`
 
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	Flush    *Flush    `json:"flush,omitempty"`
 	Look     *Look     `json:"look,omitempty"`
 	Measure  *Measure  `json:"measure,omitempty"`
 }
@@ -87,6 +90,7 @@ type Result struct {
 	MountOptions *MountOptionsSet `json:"mount-options,omitempty"`
 
 	Snapshot *Snapshotted `json:"snapshot,omitempty"`
+	Flush    *Flushed     `json:"flush,omitempty"`
 	Look     *Looked      `json:"look,omitempty"`
 	Measure  *Measured    `json:"measure,omitempty"`
 }
@@ -251,6 +255,14 @@ type Snapshotted struct {
 	Final   bool   `json:"final,omitempty"`
 }
 
+// Flush names attached storage: the mount point of a filesystem, or a block device below /dev.
+type Flush struct {
+	Path string `json:"path"`
+}
+
+// Flushed is the result of [KindFlush].
+type Flushed struct{}
+
 // maxObjectsOfLook is how many objects storage has: a volume and a filesystem.
 const maxObjectsOfLook = 2
 
@@ -344,12 +356,12 @@ type Measured struct {
 
 // Kind returns the kind of the request. It is empty unless exactly one field is set.
 func (r Request) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil, r.Flush != nil)
 }
 
 // Kind returns the kind of the task whose result it is. It is empty unless exactly one field is set.
 func (r Result) Kind() Kind {
-	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil)
+	return kindOf(r.Inspect != nil, r.Import != nil, r.Scan != nil, r.Tag != nil, r.Delete != nil, r.Snapshot != nil, r.Look != nil, r.Measure != nil, r.MountOptions != nil, r.Flush != nil)
 }
 
 func kindOf(set ...bool) Kind {
@@ -357,13 +369,13 @@ func kindOf(set ...bool) Kind {
 	if n < 0 || slices.Contains(set[n+1:], true) {
 		return ""
 	}
-	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook, KindMeasure, KindMountOptions}[n]
+	return []Kind{KindInspect, KindImport, KindScan, KindTag, KindDelete, KindSnapshot, KindLook, KindMeasure, KindMountOptions, KindFlush}[n]
 }
 
 // Changes reports whether tasks of the kind change something. An agent carries those out one after the
 // other.
 func (k Kind) Changes() bool {
-	return k != KindInspect && k != KindScan && k != KindLook && k != KindMeasure
+	return k != KindInspect && k != KindScan && k != KindLook && k != KindMeasure && k != KindFlush
 }
 
 // Validate returns an error that satisfies errors.IsNotValid unless the request can be carried out.
@@ -389,6 +401,8 @@ func (r Request) Validate() error {
 		}
 	case KindSnapshot:
 		err = r.Snapshot.validate()
+	case KindFlush:
+		err = CheckPath(r.Flush.Path)
 	case KindLook:
 		err = r.Look.validate()
 	case KindMeasure:

@@ -69,7 +69,7 @@ func TestParseRequest(t *testing.T) {
 func TestKindChanges(t *testing.T) {
 	for kind, want := range map[task.Kind]bool{
 		task.KindInspect: false, task.KindScan: false, task.KindLook: false, task.KindMeasure: false, task.KindImport: true, task.KindTag: true, task.KindDelete: true,
-		task.KindSnapshot: true,
+		task.KindSnapshot: true, task.KindFlush: false,
 	} {
 		if kind.Changes() != want {
 			t.Errorf("%s changes something: %v", kind, !want)

@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,17 +23,23 @@ func (s *server) inCloud(name string) state.Storage {
 	v := mustCreate(s, s.Asked("csi", ""), ask(name, func(r *asked.Request) { r.Pool, r.Machine = "cloud", "" }))
 	found, err := s.state.AskedByUUID("csi", v.ID)
 	s.must(err)
-	tag := found.Volume.Tag.(names.VolumeTag)
+	return s.provisionInCloud(found)
+}
+
+// provisionInCloud makes a volume of the environment.
+func (s *server) provisionInCloud(of state.Storage) state.Storage {
+	s.t.Helper()
+	tag := of.Volume.Tag.(names.VolumeTag)
 	made, err := s.cloud.CreateVolumes(envcontext.New(s.t.Context()), []storage.VolumeParams{{
-		Tag: tag, Size: 10, ResourceTags: map[string]string{storage.EntityUUIDTag: v.ID, storage.ModelUUIDTag: s.state.UUID()},
+		Tag: tag, Size: 10, ResourceTags: map[string]string{storage.EntityUUIDTag: of.UUID(), storage.ModelUUIDTag: s.state.UUID()},
 	}})
 	s.must(err)
 	s.must(made[0].Error)
 	_, err = s.state.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: tag.String(), Info: params.VolumeInfo{VolumeId: made[0].Volume.VolumeId, Size: 10}}})
 	s.must(err)
-	found, err = s.state.AskedByUUID("csi", v.ID)
+	all, err := s.state.Storage(of.Name)
 	s.must(err)
-	return found
+	return all[0]
 }
 
 // snapshots runs the worker of snapshots until the test ends.
@@ -161,6 +168,45 @@ func TestSnapshotOfAbsentMachine(t *testing.T) {
 	s.must(s.state.RemoveMachine(machine, v.Storage))
 	if left := s.awaited("a"); left != nil {
 		t.Errorf("left %+v", left)
+	}
+}
+
+// Before a volume of the environment is copied, the machine that has it writes out what is in memory. The
+// snapshot waits for that, and not for a machine that has it no more.
+func TestSnapshotWaitsForFlush(t *testing.T) {
+	s, _ := newServers(t)
+	s.must(s.state.AddStorage(state.StorageParams{Name: "data", Kind: storage.StorageKindBlock, Pool: "cloud", Size: 10, Machine: machine}))
+	added, err := s.state.Storage("data")
+	s.must(err)
+	volume := s.provisionInCloud(added[0])
+	s.must(s.CreateSnapshot(t.Context(), "monday", user.SnapshotRequest{Storage: volume.Name}))
+	s.must(s.state.Apply(state.Changes{Rename: []state.Rename{{Name: volume.Name, To: "renamed"}}}))
+	s.snapshots()
+	changes, err := s.state.WatchSnapshots()
+	s.must(err)
+	defer func() {
+		changes.Kill()
+		s.must(changes.Wait())
+	}()
+	for {
+		waiting, err := s.state.Snapshot("monday")
+		s.must(err)
+		if waiting.SnapshotID != "" || waiting.Failed {
+			t.Fatalf("it did not wait: %+v", waiting)
+		}
+		if want := "writing out what the machine has in memory of storage \"renamed\": "; waiting.Failure != "" {
+			if !strings.HasPrefix(waiting.Failure, want) {
+				t.Errorf("waits for %q, want %q", waiting.Failure, want)
+			}
+			break
+		}
+		<-changes.Changes()
+	}
+	s.must(s.state.DetachStorage([]string{"renamed"}))
+	_, err = s.state.ForEnviron().RemoveAttachments([]params.MachineStorageId{{MachineTag: machine.String(), AttachmentTag: volume.Volume.Tag.String()}})
+	s.must(err)
+	if made := s.awaited("monday"); made == nil || made.Status != user.SnapshotReady {
+		t.Errorf("detached, and the snapshot is %+v", made)
 	}
 }
 

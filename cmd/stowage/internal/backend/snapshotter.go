@@ -220,6 +220,11 @@ func (b *Backend) doSnapshot(ctx context.Context, s state.Snapshot) (task.Snapsh
 			return task.Snapshotted{}, errors.Trace(err)
 		}
 	}
+	if s.Machine == (names.MachineTag{}) && !s.Deleting {
+		if err := b.flush(ctx, s); err != nil {
+			return task.Snapshotted{}, errors.Trace(err)
+		}
+	}
 	result, err := b.do(ctx, at, task.Request{Snapshot: &task.Snapshot{
 		Provider: string(s.Provider), VolumeID: s.VolumeID, FilesystemID: s.FilesystemID, SnapshotID: s.SnapshotID,
 		Attributes: s.Attributes, ResourceTags: s.ResourceTags, Delete: s.Deleting,

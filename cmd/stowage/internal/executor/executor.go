@@ -45,10 +45,14 @@ type Executor struct {
 	config Config
 	// looking bounds the wait for devices and filesystems that may not answer.
 	looking *patience.Asker
+	// flushing bounds the wait for disks.
+	flushing *patience.Asker
 }
 
 // New returns an executor.
-func New(config Config) *Executor { return &Executor{config, patience.New(lookLimit)} }
+func New(config Config) *Executor {
+	return &Executor{config, patience.New(lookLimit), patience.New(flushLimit)}
+}
 
 // Do carries out a task. The result is in the field of its kind.
 func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Result, err error) {
@@ -70,6 +74,8 @@ func (x *Executor) Do(ctx context.Context, request task.Request) (result task.Re
 		result.Delete, err = x.delete(ctx, *request.Delete)
 	case request.Snapshot != nil:
 		result.Snapshot, err = x.snapshot(ctx, *request.Snapshot)
+	case request.Flush != nil:
+		result.Flush, err = &task.Flushed{}, x.flush(*request.Flush)
 	case request.Look != nil:
 		result.Look = x.look(ctx, *request.Look)
 	case request.Measure != nil:

@@ -102,6 +102,25 @@ func snapshotFailure(err error) *task.Snapshotted {
 	return &task.Snapshotted{Failure: err.Error(), Final: final}
 }
 
+// repeat makes a snapshot again, to find what an interrupted call has made. It returns no ID if there is
+// nothing.
+func (s *snapshotter) repeat(ctx envcontext.ProviderCallContext, args task.Snapshot) ([]string, error) {
+	results, err := s.create(ctx, args)
+	switch {
+	case err != nil:
+		return nil, errors.Trace(err)
+	case len(results) != 1:
+		return nil, errors.Errorf("got %d results for one snapshot", len(results))
+	case errors.Is(results[0].Error, errors.NotFound), errors.Is(results[0].Error, errors.NotSupported):
+		return nil, nil
+	case results[0].Error != nil:
+		return nil, errors.Annotate(results[0].Error, "asking for what an interrupted creation may have made")
+	case results[0].Snapshot == nil:
+		return nil, errors.New("got neither a snapshot nor an error")
+	}
+	return []string{results[0].Snapshot.SnapshotId}, nil
+}
+
 // delete destroys the snapshot with the ID, and what an interrupted call has left with its UUID.
 func (s *snapshotter) delete(ctx envcontext.ProviderCallContext, args task.Snapshot) error {
 	var ids []string
@@ -109,6 +128,9 @@ func (s *snapshotter) delete(ctx envcontext.ProviderCallContext, args task.Snaps
 		ids = append(ids, args.SnapshotID)
 	} else {
 		all, err := s.list(ctx)
+		if errors.Is(err, errors.NotSupported) {
+			ids, err = s.repeat(ctx, args)
+		}
 		if err != nil {
 			return errors.Trace(err)
 		}

@@ -417,6 +417,87 @@ func (d *environDriver) plugins(user *site, name string) []string {
 	return []string{"--plugins-dir", dir, "--retry-min", "300ms"}
 }
 
+// A server has snapshots made of storage that a machine uses, and storage from them. The machine writes out
+// what it has in memory first. Whatever is killed in between, nothing is lost or left. The storage grows while
+// it is attached.
+func TestSnapshotsOfEnvironmentDriver(t *testing.T) {
+	t.Parallel()
+	driver, s := newMachine(t), newSite(t)
+	driver.startCSI()
+	flags := []string{"--plugins-dir", s.writePlugin(driver, "scope: environment"), "--retry-min", "100ms"}
+	server, web := s.startServer(flags...), s.startAgent("web", s.token(), flags...)
+	crash := func() {
+		t.Helper()
+		server.kill()
+		web.kill()
+		driver.kill()
+		driver.startCSI()
+		server, web = s.startServer(flags...), s.startAgent("web", "", flags...)
+	}
+	s.writeSpec(`
+pools:
+- {name: files, provider: csi.stowage.io, attributes: {fs: xfs}}
+- {name: raw, provider: csi.stowage.io, attributes: {volume-mode: block}}
+- {name: trees, provider: csi.stowage.io, attributes: {volume-mode: block, fs: xfs}}
+storage:
+- {name: data, directive: "files,320M", kind: filesystem, mount: MNT/data, machine: web}
+- {name: own, directive: "trees,320M", kind: filesystem, mount: MNT/own, machine: web}
+- {name: disk, directive: "raw,16M", kind: block, machine: web}
+`)
+	s.apply()
+	s.write("data", "precious")
+	s.write("own", "precious")
+	s.must("detach", "disk", "--wait") // attached, this driver cannot copy it
+	for name, of := range map[string]string{"monday": "data", "tuesday": "own", "sunday": "disk"} {
+		s.must("snapshot", "create", name, of)
+	}
+	crash()
+	ready := func() bool { return strings.Count(s.must("snapshot", "list").Stdout, " ready ") == 3 }
+	s.poll("the snapshots are not made", ready)
+	s.must("attach", "disk", "--machine", "web", "--wait")
+	s.write("data", "changed!")
+	s.write("own", "changed!")
+	s.writeSpec(`
+storage:
+- {name: data-2, directive: "files,352M", kind: filesystem, mount: MNT/data-2, machine: web, from: monday}
+- {name: own-2, directive: "trees,352M", kind: filesystem, mount: MNT/own-2, machine: web, from: tuesday}
+- {name: disk-2, directive: "raw,16M", kind: block, machine: web, from: sunday}
+`)
+	s.must("apply", "-f", s.spec)
+	crash()
+	s.apply()
+	for _, name := range []string{"data-2", "own-2"} {
+		if got := s.read(name); got != "precious" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	for name, size := range map[string]string{"data": "384M", "own": "384M", "disk": "32M"} {
+		s.must("resize", name, size, "--wait")
+	}
+	if size := deviceMiB(s, s.status()["disk"].Location); size != 32 {
+		t.Errorf("the device has %d MiB after growing to 32", size)
+	}
+
+	// One is deleted that nobody knows to be made.
+	web.kill()
+	s.must("snapshot", "create", "friday", "data")
+	s.must("snapshot", "delete", "monday", "tuesday", "sunday", "friday")
+	web = s.startAgent("web", "", flags...)
+	crash()
+	s.poll("the snapshots are not deleted", func() bool { return !strings.Contains(s.must("snapshot", "list").Stdout, "day") })
+	s.must("remove", "data", "own", "disk", "data-2", "own-2", "disk-2")
+	crash()
+	s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })
+	if left := strings.TrimSpace(driver.must("snapshot", "list", "-o", "json").Stdout); strings.Contains(left, "name") {
+		t.Errorf("the driver has snapshots: %s", left)
+	}
+	driver.wantNoStorage()
+	web.stop()
+	server.stop()
+	driver.stop()
+	s.wantNoStorageIn("web")
+}
+
 // A server makes volumes with a driver, and the machines to which they are attached stage and publish them.
 // Server, agents and driver are killed at each step; the data move between the machines with their volumes, and
 // nothing is staged twice, or left. The machines of the driver move filesystems of their own server, too.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,7 +119,28 @@ storage:
 			s.poll("the attached storage has not grown", func() bool {
 				return s.status()["share"].SizeMiB == 48 && s.status()["data"].SizeMiB == 448 && deviceMiB(s, s.status()["disk/0"].Location) == 32
 			})
-			s.must("remove", "data", "share", "disk")
+			s.must("snapshot", "create", "monday", "data")
+			s.must("snapshot", "create", "tuesday", "share")
+			crash()
+			made := func() bool { return strings.Count(s.must("snapshot", "list").Stdout, " ready ") == 2 }
+			s.poll("the snapshots are not made", made)
+			s.writeSpec(`
+storage:
+- {name: restored, directive: "trees,512M", kind: filesystem, mount: MNT/restored, machine: web, from: monday}
+- {name: copy, directive: "mock,64M", kind: filesystem, mount: MNT/copy, machine: web, from: tuesday}
+`)
+			s.must("apply", "-f", s.spec)
+			crash()
+			s.poll("storage is not made from the snapshots", are(status.Attached))
+			for _, name := range []string{"restored", "copy"} {
+				if got := s.read(name); got != "precious" {
+					t.Errorf("%s has %q", name, got)
+				}
+			}
+			s.must("snapshot", "delete", "monday", "tuesday")
+			crash()
+			s.poll("the snapshots are not deleted", func() bool { return !strings.Contains(s.must("snapshot", "list").Stdout, "day") })
+			s.must("remove", "data", "share", "disk", "restored", "copy")
 			crash()
 			s.poll("the storage is not removed", func() bool { return len(s.status()) == 0 })
 			left, err := os.ReadDir(dir)

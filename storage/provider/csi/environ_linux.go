@@ -71,28 +71,40 @@ func (s *environSource) CreateVolumes(ctx envcontext.ProviderCallContext, params
 		Verb: "creating", Objects: "volumes", Key: volumeKey, AtOnce: s.config.AtOnce,
 		Name: func(p storage.VolumeParams) string { return "volume " + p.Tag.Id() },
 	}
-	return object.Do(ctx, creating, s.begin, params, (*controllerCall).create,
-		func(p storage.VolumeParams, v *csi.Volume, err error) storage.CreateVolumesResult {
-			if err != nil {
-				return storage.CreateVolumesResult{Error: err}
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.contexts[v.GetVolumeId()] = s.config.contextOf(p.Attributes, v.GetVolumeContext())
-			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: storage.VolumeInfo{
-				VolumeId: v.GetVolumeId(), Size: uint64(v.GetCapacityBytes()) >> 20, Persistent: true,
-			}}}
-		})
+	return object.Do(ctx, creating, s.begin, params, (*controllerCall).create, s.created)
 }
 
-// create returns a volume for a tag: a new one, or what an earlier call has made. Its errors do not say
-// that nothing exists: an earlier call may have made it.
-func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) {
+// created returns the result of making a volume, and keeps its context.
+func (s *environSource) created(p storage.VolumeParams, v *csi.Volume, err error) storage.CreateVolumesResult {
+	if err != nil {
+		return storage.CreateVolumesResult{Error: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contexts[v.GetVolumeId()] = s.config.contextOf(p.Attributes, v.GetVolumeContext())
+	return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: storage.VolumeInfo{
+		VolumeId: v.GetVolumeId(), Size: uint64(v.GetCapacityBytes()) >> 20, Persistent: true,
+	}}}
+}
+
+func (c *controllerCall) create(p storage.VolumeParams) (*csi.Volume, error) { return c.make(p, "") }
+
+// make returns a volume for a tag, with the contents of a snapshot if that has an ID: a new one, or what an
+// earlier call has made. Its errors do not say that nothing exists, as an earlier call may have made it, with
+// one exception: a driver that has no such snapshot has no volume of the name either.
+func (c *controllerCall) make(p storage.VolumeParams, snapshot string) (*csi.Volume, error) {
 	d, r, err := c.request(p)
+	if err == nil && snapshot != "" {
+		r.FromSnapshot = snapshot
+		err = d.mustSnapshot()
+	}
 	if err != nil {
 		return nil, storage.Refused(beforeCreation(c.ctx, err))
 	}
 	made, err := d.createVolume(nameOf(p.ResourceTags), r)
+	if err != nil && snapshot != "" && outcomeOf(err) == gone {
+		return nil, storage.NothingMade(ofOrigin(err))
+	}
 	if err != nil {
 		return nil, ofCreation(err)
 	}

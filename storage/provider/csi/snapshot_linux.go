@@ -252,10 +252,7 @@ func (s *snapshot) keep(made *csi.Snapshot) error {
 	s.rec.SnapshotID = made.GetSnapshotId()
 	s.rec.Size = max(s.rec.Size, uint64(max(made.GetSizeBytes(), 0)))
 	if s.rec.TakenAt.IsZero() {
-		s.rec.TakenAt = time.Now().UTC()
-		if at := made.GetCreationTime(); at.IsValid() {
-			s.rec.TakenAt = at.AsTime()
-		}
+		s.rec.TakenAt = takenAt(made)
 	}
 	if made.GetReadyToUse() {
 		s.rec.Phase = object.PhaseReady
@@ -264,7 +261,7 @@ func (s *snapshot) keep(made *csi.Snapshot) error {
 		return errors.Trace(err)
 	}
 	if s.rec.Phase != object.PhaseReady {
-		return storage.InProgress(errors.New("the driver has taken the snapshot, and volumes cannot be made from it yet"))
+		return errNotReady()
 	}
 	return nil
 }

@@ -410,7 +410,7 @@ func (r Request) Validate() error {
 			err = fmt.Errorf("more than %d filesystems", MaxMeasured)
 		}
 	default:
-		err = errors.New("not exactly one kind")
+		err = errors.New("not exactly one kind that this version knows")
 	}
 	if err != nil {
 		return errors.NewNotValid(err, fmt.Sprintf("task %q", r.Kind()))

@@ -250,6 +250,10 @@ func (c *call) checkBacking(id string, rec record, st object.Status) error {
 	switch {
 	case st.Type != unix.S_IFREG:
 		return c.errNotAFile(id)
+	case st.Dev != c.Dev:
+		return storage.Permanent(errors.Errorf("the backing file %s is on device %d:%d, and its directory on %d:%d, as on an overlay of several filesystems: "+
+			"have the storage directory on another filesystem, such as a volume of the container",
+			path, unix.Major(st.Dev), unix.Minor(st.Dev), unix.Major(c.Dev), unix.Minor(c.Dev)))
 	case !c.Is(rec.Identity, st.Identity):
 		return storage.Permanent(errors.Errorf("the backing file %s was replaced (%s instead of %s): move it away, and restore the original",
 			path, st.Identity, rec.Identity))

@@ -117,15 +117,7 @@ func use(ctx context.Context, i *inventory.Inventory) error {
 			return errors.Trace(err)
 		}
 	}
-	err := i.Await(ctx, func(items map[string]inventory.Item) bool {
-		for _, volume := range volumes {
-			if !items[volume.String()].IsAttached() {
-				return false
-			}
-		}
-		return true
-	})
-	if err != nil {
+	if err := i.Await(ctx, inventory.AllAttached); err != nil {
 		return errors.Annotate(err, "waiting for volumes to be attached")
 	}
 	fmt.Println("manager:   all are attached; removing them")
@@ -134,6 +126,6 @@ func use(ctx context.Context, i *inventory.Inventory) error {
 			return errors.Trace(err)
 		}
 	}
-	err = i.Await(ctx, func(items map[string]inventory.Item) bool { return len(items) == 0 })
+	err := i.Await(ctx, inventory.None)
 	return errors.Annotate(err, "waiting for volumes to be removed")
 }

@@ -1,20 +1,20 @@
 // Machineagent embeds the storage provisioner in a machine agent: under a dependency engine,
-// beside the disk manager, over a state in one file.
+// beside the disk manager, with an inventory of what is wanted as its state.
 //
 //	go run ./examples/machineagent
 //
 // It makes three filesystems: a directory, one in memory, and ext4 on a loop device, and removes
-// them. A real agent would continue, and leave its storage as it is when it stops. Making storage
-// needs root. With -wait it runs until Ctrl-C.
+// them. A real agent would keep its inventory in a file, and leave its storage as it is when it
+// stops. Making storage needs root. With -wait it runs until Ctrl-C.
 package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -25,97 +25,71 @@ import (
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4/dependency"
 
-	"github.com/stowage-io/stowage/core/instance"
-	"github.com/stowage-io/stowage/core/status"
-	"github.com/stowage-io/stowage/state"
-	"github.com/stowage-io/stowage/state/kv/boltkv"
-	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
-	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/inventory"
 )
 
-var machine = names.NewMachineTag("0")
-
 func main() {
-	wait := flag.Bool("wait", false, "go on until a signal comes")
-	flag.Parse()
 	// The first signal removes everything; a second one ends the program at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	if os.Geteuid() != 0 {
 		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
-	} else if err := run(ctx, *wait); err != nil {
+	} else if err := run(ctx, slices.Contains(os.Args, "-wait")); err != nil {
 		fmt.Fprintln(os.Stderr, "machineagent:", err)
 		os.Exit(1)
 	}
 }
 
-// run keeps all its data in a directory, and removes it if no storage is left there.
 func run(ctx context.Context, wait bool) error {
-	tmp, err := filepath.EvalSymlinks(os.TempDir()) // providers do not mount through a symbolic link
+	dir, err := os.MkdirTemp("", "machineagent-")
 	if err != nil {
-		return errors.Trace(err)
+		return err
 	}
-	dir, err := os.MkdirTemp(tmp, "machineagent-")
+	environ, err := config.New(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()})
 	if err != nil {
-		return errors.Trace(err)
+		return err
 	}
-	if err := runAgent(ctx, dir, wait); err != nil {
-		return errors.Annotatef(err, "with storage in %s", dir) // something may be mounted there
-	}
-	return os.RemoveAll(dir)
-}
-
-func runAgent(ctx context.Context, dir string, wait bool) (err error) {
-	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
+	failing, fail := context.WithCancelCause(ctx)
+	state, err := inventory.New(inventory.Config{
+		Environ:    environ,
+		InstanceId: func(names.MachineTag) (string, error) { return "i-0", nil },
+		// Save would keep the items: what is made must be destroyed some day.
+		Status: func(s params.EntityStatusArgs) {
+			if fmt.Println(s.Tag, s.Status, s.Info); s.Status == "error" {
+				fail(errors.Errorf("%s: %s", s.Tag, s.Info))
+			}
+		},
+	})
 	if err != nil {
-		return errors.Trace(err)
+		return err
 	}
-	defer store.Close()
-	// A host with its own state gives the worker accessors to that: see examples/environmanager.
-	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders()})
+	engine, err := startWorkers(state, dir)
 	if err != nil {
-		return errors.Trace(err)
+		return err
 	}
-	defer st.Close()
-	engine, err := startWorkers(st, dir)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer func() {
-		engine.Kill()
-		if stopped := engine.Wait(); err == nil {
-			err = stopped
-		}
-	}()
-	err = use(ctx, st, dir, wait)
+	err = use(failing, state, dir, wait)
 	if ctx.Err() != nil {
 		fmt.Println("interrupted")
 		err = nil
 	}
-	if removed := remove(st); err == nil {
-		err = removed
+	removed := remove(state) // also after a signal, or a failure
+	engine.Kill()
+	for _, err := range []error{err, removed, engine.Wait()} {
+		if err != nil {
+			return errors.Annotatef(err, "with storage in %s", dir) // something may be mounted there
+		}
 	}
-	return errors.Trace(err)
+	return os.RemoveAll(dir)
 }
 
-// startWorkers sets up a new state, and starts an engine of workers. The engine restarts a worker
-// after a failure.
-func startWorkers(st *state.State, dir string) (worker.Worker, error) {
-	if err := st.SetEnvironConfig(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()}); err != nil {
-		return nil, err
-	}
-	if err := st.EnsureMachine(machine); err != nil {
-		return nil, err
-	}
-	// Nothing is attached to a machine before its cloud or hypervisor has given it an instance ID.
-	if err := st.SetInstanceId(machine, instance.Id(uuid.NewString())); err != nil {
-		return nil, err
-	}
+// startWorkers starts an engine of workers, which restarts a worker after a failure.
+func startWorkers(state *inventory.Inventory, dir string) (worker.Worker, error) {
 	engine, err := dependency.NewEngine(dependency.EngineConfig{
 		IsFatal:    func(error) bool { return false },
 		WorstError: func(first, _ error) error { return first },
@@ -126,65 +100,62 @@ func startWorkers(st *state.State, dir string) (worker.Worker, error) {
 		return nil, err
 	}
 	return engine, dependency.Install(engine, dependency.Manifolds{
-		// A host with a remote state would have a manifold whose worker holds the connection.
-		"accessors": storageprovisioner.AccessorsManifold(st.ForMachine(machine)),
+		"accessors": storageprovisioner.AccessorsManifold(state),
 		// The worker finds the device of a volume by the devices that are recorded here.
 		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
-			return diskmanager.New(diskmanager.Config{Publisher: st.ForMachine(machine)})
+			return diskmanager.New(diskmanager.Config{Publisher: state})
 		}},
 		"storage-provisioner": storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: storageprovisioner.ManifoldConfig{
 				AccessorsName: "accessors",
 				Clock:         clock.WallClock,
-				Observer:      metrics.New(metrics.Options{}), // a prometheus.Collector, which outlives the worker
 				Retry:         storageprovisioner.RetryPolicy{Min: time.Second, CreateThreshold: 3},
 			},
-			Machine:    machine,
+			Machine:    names.NewMachineTag("0"),
 			StorageDir: filepath.Join(dir, "storage"),
 			Mounts:     mounts.Watch, // notices at once when another program unmounts something
 		}),
 	})
 }
 
-// use adds storage, whose pools are the default pools of the providers, and waits until it is
-// attached.
-func use(ctx context.Context, st *state.State, dir string, wait bool) error {
-	filesystem := storage.StorageKindFilesystem
-	err := st.AddStorage(
-		state.StorageParams{Name: "scratch", Kind: filesystem, Pool: "rootfs", Size: 16, Machine: machine},
-		state.StorageParams{Name: "cache", Kind: filesystem, Pool: "tmpfs", Size: 16, Machine: machine, MountPoint: filepath.Join(dir, "cache")},
-		state.StorageParams{Name: "data", Kind: filesystem, Pool: "loop", Size: 64, Machine: machine, MountPoint: filepath.Join(dir, "data")},
-	)
-	if err != nil {
-		return err
+// use adds storage, and waits until it is attached.
+func use(ctx context.Context, state *inventory.Inventory, dir string, wait bool) error {
+	at := func(mountPoint string) map[string]inventory.Attachment {
+		return map[string]inventory.Attachment{"machine-0": {MountPoint: mountPoint}}
 	}
-	waiting, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	err = st.AwaitStorage(waiting, func(all []state.Storage) (bool, error) {
-		for _, s := range all {
-			if s.Status == status.Error {
-				return false, errors.Errorf("%s: %s", s.Name, s.Message)
-			}
-			if s.Status != status.Attached || s.Location == "" {
-				return false, nil
-			}
-			fmt.Println(s.Name, s.Status, s.Location)
+	for _, add := range []struct {
+		tag  names.Tag
+		item inventory.Item
+	}{
+		{names.NewFilesystemTag("0/0"), inventory.Item{Provider: "rootfs", Size: 16, Attachments: at("")}},
+		{names.NewFilesystemTag("0/1"), inventory.Item{Provider: "tmpfs", Size: 16, Attachments: at(filepath.Join(dir, "cache"))}},
+		{names.NewVolumeTag("0/2"), inventory.Item{Provider: "loop", Size: 64, Attachments: at("")}},
+		{names.NewFilesystemTag("0/2"), inventory.Item{Provider: "loop", Size: 64, Volume: "volume-0-2", Attachments: at(filepath.Join(dir, "data"))}},
+	} {
+		if err := state.Add(add.tag, add.item); err != nil {
+			return err
 		}
-		return true, nil
-	})
+	}
+	err := state.Await(ctx, inventory.AllAttached)
 	if err == nil && wait {
 		fmt.Println("waiting for Ctrl-C")
 		<-ctx.Done()
 	}
-	return err
+	return context.Cause(ctx)
 }
 
-// remove removes all storage, also after a signal.
-func remove(st *state.State) error {
-	if err := st.RemoveStorage([]string{"scratch", "cache", "data"}); err != nil && !errors.Is(err, errors.NotFound) {
-		return err
+// remove removes all storage.
+func remove(state *inventory.Inventory) error {
+	for text := range state.Items() {
+		tag, err := names.ParseTag(text)
+		if err == nil {
+			err = state.Destroy(tag)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	return st.AwaitStorage(ctx, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
+	return state.Await(ctx, inventory.None)
 }

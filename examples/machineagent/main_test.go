@@ -18,10 +18,11 @@ func TestProgram(t *testing.T) {
 	needRoot(t)
 	dir := program.TempDir(t)
 	output := program.Run(t, program.Command(t, dir))
-	for _, name := range []string{"scratch", "cache", "data"} {
-		attached := func(line string) bool { return strings.HasPrefix(line, name+" attached "+dir) }
-		if !slices.ContainsFunc(output, attached) {
-			t.Errorf("%s was not attached", name)
+	for _, tag := range []string{"filesystem-0-0", "filesystem-0-1", "volume-0-2", "filesystem-0-2"} {
+		for _, status := range []string{"attached", "detached"} {
+			if !slices.ContainsFunc(output, func(line string) bool { return strings.HasPrefix(line, tag+" "+status+" ") }) {
+				t.Errorf("%s was not %s", tag, status)
+			}
 		}
 	}
 	expectNothingLeft(t, dir)

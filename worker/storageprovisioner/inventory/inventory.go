@@ -269,6 +269,19 @@ func (i *Inventory) Items() map[string]Item {
 	return maps.Clone(i.items)
 }
 
+// AllAttached and None are conditions for [Inventory.Await]: that all items are attached, and that there are none.
+func AllAttached(items map[string]Item) bool {
+	for _, item := range items {
+		if !item.IsAttached() {
+			return false
+		}
+	}
+	return true
+}
+
+// None is described at [AllAttached].
+func None(items map[string]Item) bool { return len(items) == 0 }
+
 // Await waits until done returns true. It is called with all items at the beginning and after changes.
 func (i *Inventory) Await(ctx context.Context, done func(map[string]Item) bool) error {
 	w := i.changed.Watch()

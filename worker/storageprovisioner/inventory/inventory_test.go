@@ -159,7 +159,13 @@ func TestWorker(t *testing.T) {
 	if err := k.Attach(alone, machine, inventory.Attachment{}); !errors.Is(err, errors.AlreadyExists) {
 		t.Errorf("attached twice: %v", err)
 	}
+	if !inventory.AllAttached(k.Items()) {
+		t.Errorf("not all is attached: %+v", k.Items())
+	}
 	k.must(k.Detach(alone, machine))
+	if inventory.AllAttached(k.Items()) {
+		t.Error("all is attached, and something is being detached")
+	}
 	k.await("it is detached", func(items map[string]inventory.Item) bool { return len(items[alone.String()].Attachments) == 0 })
 
 	k.must(k.Resize(own, 20))
@@ -170,7 +176,7 @@ func TestWorker(t *testing.T) {
 
 	k.must(k.Destroy(own)) // and so the filesystem on it
 	k.must(k.Destroy(alone))
-	k.await("all is removed", func(items map[string]inventory.Item) bool { return len(items) == 0 })
+	k.await("all is removed", inventory.None)
 	if len(k.items) != 0 || len(source.Volumes()) != 0 || len(source.Filesystems()) != 0 {
 		t.Errorf("left: %v, %v, %v", slices.Collect(maps.Keys(k.items)), source.Volumes(), source.Filesystems())
 	}
@@ -190,7 +196,7 @@ func TestInterruptedCreation(t *testing.T) {
 	k.restart()
 	source := providerfake.New(providerfake.Options{Scope: storage.ScopeMachine})
 	k.startWorker(t, source)
-	k.await("it is removed", func(items map[string]inventory.Item) bool { return len(items) == 0 })
+	k.await("it is removed", inventory.None)
 	if n := source.Count("DestroyVolumes"); n != 1 {
 		t.Errorf("what was made is destroyed %d times", n)
 	}

@@ -101,6 +101,24 @@ func TestLinksInDocuments(t *testing.T) {
 	}
 }
 
+// The page of the examples says how long they are.
+func TestLinesOfExamples(t *testing.T) {
+	text, err := os.ReadFile("examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := regexp.MustCompile(`\]\(([a-z/_-]+\.go)\): (\d+)`).FindAllStringSubmatch(string(text), -1)
+	if len(counts) < 8 {
+		t.Errorf("%d files are counted", len(counts))
+	}
+	for _, c := range counts {
+		file, err := os.ReadFile(filepath.Join("examples", c[1]))
+		if lines := strconv.Itoa(strings.Count(string(file), "\n")); err != nil || lines != c[2] {
+			t.Errorf("%s has %s lines, and the page says %s, %v", c[1], lines, c[2], err)
+		}
+	}
+}
+
 func TestBrokenLinksAreFound(t *testing.T) {
 	text := "# A heading, with `code`\n[1](#a-heading-with-code) [2](#none) [3](README.md#licence) [4](README.md#none)\n" +
 		"[5](none.md) [6](docs) [7](https://example.com/none)\n```\n[8](none.md)\n```\n"

@@ -1,4 +1,4 @@
-// Csi makes a filesystem with a CSI driver, mounts it until it reads a line, and removes it again:
+// Csi makes a filesystem with a CSI driver, mounts it until it reads a line, and removes it.
 //
 //	go run ./examples/csi hostpath.csi.k8s.io /run/hostpath/csi.sock /var/lib/csi-example /srv/data
 package main
@@ -25,8 +25,7 @@ func main() {
 	made := must(source.CreateFilesystems(ctx, []storage.FilesystemParams{wanted}))[0]
 	id := must(made.Filesystem, made.Error).FilesystemId
 	at := []storage.FilesystemAttachmentParams{{Filesystem: wanted.Tag, FilesystemId: id, Path: args[3]}}
-	must(0, must(source.AttachFilesystems(ctx, at))[0].Error)
-	fmt.Println("mounted at", args[3])
+	fmt.Println("mounted at", must(args[3], must(source.AttachFilesystems(ctx, at))[0].Error))
 	_, _ = fmt.Scanln()
 	must(0, must(source.DetachFilesystems(ctx, at))[0])
 	must(0, must(source.DestroyFilesystems(ctx, []string{id}))[0])

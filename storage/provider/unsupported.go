@@ -27,3 +27,6 @@ func LoopFile(string) (string, error) {
 func DetachLoopFile(context.Context, string, string) error {
 	return errors.NotSupportedf("loop devices on %s", runtime.GOOS)
 }
+
+// Flush is not supported on this system.
+func Flush(string) error { return errors.NotSupportedf("flushing storage on %s", runtime.GOOS) }

@@ -6,13 +6,11 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/juju/errors"
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
-	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/flush"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
@@ -163,55 +161,11 @@ func (v *volume) flush() error {
 	if found.dead {
 		return errDead()
 	}
-	table, err := mount.ReadTable()
-	if err != nil {
-		return errors.Trace(err)
+	path, err := v.publishedPath()
+	if err == nil {
+		err = flush.Path(path)
 	}
-	if found.device == 0 {
-		path, err := v.publishedPath()
-		if err != nil {
-			return errors.Trace(err)
-		}
-		return syncAny(table.At(path))
-	}
-	major, minor := unix.Major(found.device), unix.Minor(found.device)
-	if err := syncAny(table.OfDevice(major, minor)...); err != nil {
-		return errors.Trace(err)
-	}
-	device, err := openDevice(found.device)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer device.Close()
-	return errors.Trace(device.Sync())
-}
-
-// syncAny writes out what was written to a filesystem, at the first of its mounts over which nothing else
-// is mounted.
-func syncAny(mounts ...*mountinfo.Info) (err error) {
-	for _, m := range mounts {
-		if m == nil {
-			continue // it is not mounted any more
-		}
-		if err = syncMount(m); err == nil {
-			break
-		}
-	}
-	return err
-}
-
-func syncMount(m *mountinfo.Info) error {
-	target, err := mount.OpenMount(m)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer target.Close()
-	dir, err := target.OpenDir()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer dir.Close()
-	return errors.Annotatef(unix.Syncfs(int(dir.Fd())), "syncing %s", m.Mountpoint)
+	return errors.Trace(err)
 }
 
 // Save records the snapshot durably.

@@ -70,6 +70,28 @@ func (s *server) awaited(name string) *user.Snapshot {
 	return &found[0]
 }
 
+// awaitFailure waits until an attempt to make a snapshot has failed that is made again, and returns why.
+func (s *server) awaitFailure(name string) string {
+	s.t.Helper()
+	changes, err := s.state.WatchSnapshots()
+	s.must(err)
+	defer func() {
+		changes.Kill()
+		s.must(changes.Wait())
+	}()
+	for {
+		found, err := s.state.Snapshot(name)
+		s.must(err)
+		if found.Failed || found.SnapshotID != "" {
+			s.t.Fatalf("it is made or given up: %+v", found)
+		}
+		if found.Failure != "" {
+			return found.Failure
+		}
+		<-changes.Changes()
+	}
+}
+
 func (s *server) listed() int {
 	s.t.Helper()
 	all, err := s.cloud.ListVolumeSnapshots(envcontext.New(s.t.Context()))
@@ -147,23 +169,7 @@ func TestSnapshotOfAbsentMachine(t *testing.T) {
 	s.made(v, 10)
 	s.must(s.CreateSnapshot(t.Context(), "a", user.SnapshotRequest{Storage: v.Storage}))
 	s.snapshots()
-	changes, err := s.state.WatchSnapshots()
-	s.must(err)
-	defer func() {
-		changes.Kill()
-		s.must(changes.Wait())
-	}()
-	for {
-		a, err := s.state.Snapshot("a")
-		s.must(err)
-		if a.Failure != "" {
-			if a.Failed {
-				t.Errorf("it is given up: %s", a.Failure)
-			}
-			break
-		}
-		<-changes.Changes()
-	}
+	s.awaitFailure("a")
 	s.must(s.DeleteSnapshot(t.Context(), "a", false))
 	s.must(s.state.RemoveMachine(machine, v.Storage))
 	if left := s.awaited("a"); left != nil {
@@ -182,25 +188,8 @@ func TestSnapshotWaitsForFlush(t *testing.T) {
 	s.must(s.CreateSnapshot(t.Context(), "monday", user.SnapshotRequest{Storage: volume.Name}))
 	s.must(s.state.Apply(state.Changes{Rename: []state.Rename{{Name: volume.Name, To: "renamed"}}}))
 	s.snapshots()
-	changes, err := s.state.WatchSnapshots()
-	s.must(err)
-	defer func() {
-		changes.Kill()
-		s.must(changes.Wait())
-	}()
-	for {
-		waiting, err := s.state.Snapshot("monday")
-		s.must(err)
-		if waiting.SnapshotID != "" || waiting.Failed {
-			t.Fatalf("it did not wait: %+v", waiting)
-		}
-		if want := "writing out what the machine has in memory of storage \"renamed\": "; waiting.Failure != "" {
-			if !strings.HasPrefix(waiting.Failure, want) {
-				t.Errorf("waits for %q, want %q", waiting.Failure, want)
-			}
-			break
-		}
-		<-changes.Changes()
+	if failure, want := s.awaitFailure("monday"), "writing out what the machine has in memory of storage \"renamed\": "; !strings.HasPrefix(failure, want) {
+		t.Errorf("waits for %q, want %q", failure, want)
 	}
 	s.must(s.state.DetachStorage([]string{"renamed"}))
 	_, err = s.state.ForEnviron().RemoveAttachments([]params.MachineStorageId{{MachineTag: machine.String(), AttachmentTag: volume.Volume.Tag.String()}})

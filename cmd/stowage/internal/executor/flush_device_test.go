@@ -24,11 +24,11 @@ func TestFlushOfNothing(t *testing.T) {
 	w.must(os.WriteFile(file, nil, 0o600))
 	w.must(os.Symlink(w.dir, filepath.Join(w.dir, "link")))
 	for path, want := range map[string]string{
-		w.dir:                              "mount not found",
+		w.dir:                              "mount at " + w.dir + " not found",
 		file:                               "neither a mount point nor a block device",
 		"/dev/null":                        "neither a mount point nor a block device",
-		filepath.Join(w.dir, "link"):       "too many levels of symbolic links",
-		filepath.Join(w.dir, "none"):       "no such file",
+		filepath.Join(w.dir, "link"):       "leads through a symbolic link",
+		filepath.Join(w.dir, "none"):       "not found",
 		"data":                             "not an absolute path",
 		filepath.Join(w.dir, "..") + "/..": "not an absolute path",
 	} {
@@ -46,14 +46,17 @@ func TestFlush(t *testing.T) {
 		}
 		t.Skip("making loop devices needs root")
 	}
-	for name, test := range map[string]struct{ mounted, throughDevice bool }{
-		"mount point": {mounted: true}, "device that is mounted": {mounted: true, throughDevice: true}, "device": {throughDevice: true},
+	for name, test := range map[string]struct {
+		filesystem    string
+		throughDevice bool
+	}{
+		"mount point": {"ext4", false}, "device with ext4": {"ext4", true}, "device with btrfs": {"btrfs", true}, "device": {"", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			disk, at := filepath.Join(w.dir, "disk"), filepath.Join(w.dir, "mnt")
 			w.must(os.WriteFile(disk, nil, 0o600))
-			w.must(os.Truncate(disk, 32<<20))
+			w.must(os.Truncate(disk, 128<<20))
 			out, err := exec.Command("losetup", "--find", "--show", disk).Output()
 			w.must(err)
 			device := strings.TrimSpace(string(out))
@@ -63,10 +66,10 @@ func TestFlush(t *testing.T) {
 				}
 			})
 			path, written := device, device
-			if test.mounted {
-				w.must(exec.Command("mkfs.ext4", "-q", device).Run())
+			if test.filesystem != "" {
+				w.must(exec.Command("mkfs."+test.filesystem, "-q", device).Run())
 				w.must(os.Mkdir(at, 0o755))
-				w.must(unix.Mount(device, at, "ext4", 0, "commit=300"))
+				w.must(unix.Mount(device, at, test.filesystem, 0, "commit=300"))
 				t.Cleanup(func() {
 					if err := unix.Unmount(at, 0); err != nil {
 						t.Error(err)
@@ -88,7 +91,7 @@ func TestFlush(t *testing.T) {
 				w.must(err)
 				return bytes.Contains(all, precious)
 			}
-			if has() && test.mounted { // the last close of a device writes it out
+			if has() && test.filesystem != "" { // the last close of a device writes it out
 				t.Error("it is there already, so this shows nothing")
 			}
 			w.must(w.flush(path))
